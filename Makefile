@@ -1,0 +1,43 @@
+# Every target sets up what it needs; a second run is fast.
+SHELL := /bin/bash
+UV := .tools/bin/uv
+RUN := .venv/bin/
+JARS := pipeline/spanlite_pipeline/jars/.done deploy/spanlite_stack/jars/.done
+
+.PHONY: setup demo test check bench proto format clean
+
+setup: .venv/.done $(JARS)
+
+$(UV): scripts/bootstrap
+	scripts/bootstrap
+
+.venv/.done: uv.lock pyproject.toml $(wildcard */pyproject.toml) | $(UV)
+	$(UV) sync --quiet --frozen --all-packages --extra flink
+	touch $@
+
+pipeline/spanlite_pipeline/jars/.done: pipeline/java/pom.xml $(shell find pipeline/java/src -type f 2>/dev/null)
+	scripts/jars pipeline/java pipeline/spanlite_pipeline/jars
+
+deploy/spanlite_stack/jars/.done: deploy/kafka/pom.xml
+	scripts/jars deploy/kafka deploy/spanlite_stack/jars
+
+demo: setup
+	$(RUN)python -m bench.demo
+
+test: setup
+	$(RUN)pytest -q
+
+check: setup
+	scripts/check
+
+bench: setup
+	$(RUN)python -m bench
+
+proto: $(UV)
+	scripts/generate-proto
+
+format: setup
+	$(RUN)ruff format . && $(RUN)ruff check --fix .
+
+clean:
+	rm -rf .venv .venv-newest .tools data pipeline/spanlite_pipeline/jars deploy/spanlite_stack/jars pipeline/java/target deploy/kafka/target

@@ -1,0 +1,1 @@
+"""SpanLite: the contract that collectors, pipeline, replay and analytics share."""

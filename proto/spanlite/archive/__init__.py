@@ -1,0 +1,1 @@
+"""The archive: its folders, its tables, and how to read it."""

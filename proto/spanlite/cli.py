@@ -1,0 +1,91 @@
+"""The `spanlite` command. Each installed package adds its subcommands by entry point."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+from collections.abc import Iterable, Sequence
+from importlib.metadata import EntryPoint, entry_points, version
+from typing import Protocol
+
+from spanlite.errors import SpanLiteError
+
+GROUP = "spanlite.commands"
+#: 128 + SIGINT, as shells expect of a command that Ctrl-C ended.
+INTERRUPTED = 130
+
+
+class Command(Protocol):
+    """One subcommand. An entry point in `spanlite.commands` names an object like this."""
+
+    @property
+    def summary(self) -> str:
+        """One line for `spanlite --help`."""
+        ...
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Declare flags, or sub-subcommands."""
+        ...
+
+    def run(self, args: argparse.Namespace) -> int:
+        """Do it; return the exit code. Raise SpanLiteError for anything a user can fix."""
+        ...
+
+
+def find_commands() -> dict[str, EntryPoint]:
+    """Entry points of all installed packages, by subcommand name."""
+    return {point.name: point for point in sorted(entry_points(group=GROUP))}
+
+
+def _summaries(points: Iterable[EntryPoint]) -> str:
+    lines = []
+    for point in points:
+        command: Command = point.load()
+        lines.append(f"  {point.name:<10} {command.summary}")
+    return "\n".join(lines)
+
+
+def build_parser(chosen: str | None, points: dict[str, EntryPoint]) -> argparse.ArgumentParser:
+    """The parser; only the chosen subcommand is imported, so that start-up stays fast."""
+    parser = argparse.ArgumentParser(
+        prog="spanlite",
+        description="Watch GPU inference fleets kernel by kernel.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"spanlite {version('spanlite')}")
+    if chosen in points:
+        command: Command = points[chosen].load()
+        sub = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+        child = sub.add_parser(chosen, help=command.summary, description=command.summary)
+        command.add_arguments(child)
+        child.set_defaults(run=command.run)
+    else:
+        parser.epilog = "commands:\n" + _summaries(points.values())
+        parser.add_argument("command", metavar="COMMAND", choices=list(points))
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run `spanlite ARGV`; returns the exit code and never shows a traceback."""
+    argv = list(sys.argv[1:] if argv is None else argv)
+    points = find_commands()
+    chosen = next((word for word in argv if not word.startswith("-")), None)
+    args = build_parser(chosen, points).parse_args(argv)
+    try:
+        return int(args.run(args))
+    except SpanLiteError as error:
+        print(f"spanlite: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        print("spanlite: interrupted", file=sys.stderr)
+        return INTERRUPTED
+    except BrokenPipeError:
+        # The reader (`| head`) has gone; say nothing, as other tools do.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + signal.SIGPIPE
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,1 @@
+"""Generated protobuf code of spanlite.v1; see scripts/generate-proto."""
