@@ -361,6 +361,7 @@ class BatchHeader(google.protobuf.message.Message):
     CLOCK_UNCERTAINTY_NS_FIELD_NUMBER: builtins.int
     DROPS_FIELD_NUMBER: builtins.int
     SAMPLING_PROBABILITY_FIELD_NUMBER: builtins.int
+    SPANS_BEFORE_FIELD_NUMBER: builtins.int
     schema_version: builtins.int
     bucket: builtins.int
     """hash(trace_id) mod bucket_count; see spanlite.bucket."""
@@ -379,6 +380,10 @@ class BatchHeader(google.protobuf.message.Message):
     clock_uncertainty_ns: builtins.int
     sampling_probability: builtins.float
     """Probability with which head sampling kept these traces; 0 means 1."""
+    spans_before: builtins.int
+    """Spans sent in this (producer, epoch, bucket) before this batch, so that the
+    size of a gap in `seq` is known in spans.
+    """
     @property
     def drops(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___DropCount]: ...
     def __init__(
@@ -396,8 +401,9 @@ class BatchHeader(google.protobuf.message.Message):
         clock_uncertainty_ns: builtins.int = ...,
         drops: collections.abc.Iterable[Global___DropCount] | None = ...,
         sampling_probability: builtins.float = ...,
+        spans_before: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["bucket", b"bucket", "bucket_count", b"bucket_count", "clock_offset_ns", b"clock_offset_ns", "clock_uncertainty_ns", b"clock_uncertainty_ns", "created_ns", b"created_ns", "drops", b"drops", "epoch", b"epoch", "producer", b"producer", "sampling_probability", b"sampling_probability", "schema_version", b"schema_version", "seq", b"seq", "span_count", b"span_count"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["bucket", b"bucket", "bucket_count", b"bucket_count", "clock_offset_ns", b"clock_offset_ns", "clock_uncertainty_ns", b"clock_uncertainty_ns", "created_ns", b"created_ns", "drops", b"drops", "epoch", b"epoch", "producer", b"producer", "sampling_probability", b"sampling_probability", "schema_version", b"schema_version", "seq", b"seq", "span_count", b"span_count", "spans_before", b"spans_before"]) -> None: ...
 
 Global___BatchHeader: typing_extensions.TypeAlias = BatchHeader
 
