@@ -22,7 +22,7 @@ deploy/spanlite_stack/jars/.done: deploy/kafka/pom.xml
 	scripts/jars deploy/kafka deploy/spanlite_stack/jars
 
 demo: setup
-	$(RUN)python -m bench.demo
+	scripts/demo
 
 test: setup
 	$(RUN)pytest -q
