@@ -1,0 +1,1 @@
+"""Recorded traces of other tools, as spans."""
