@@ -250,11 +250,15 @@ class BatchView:
             return col.expand(values, self.count)
         return col.expand(self._values(name), self.count)  # name, attributes, launch
 
+    def launch_table(self, name: str) -> npt.NDArray[np.uint32]:
+        """One launch column by the indexes of `column("launch")`; row 0 is "none"."""
+        return np.concatenate((np.zeros(1, np.uint32), self._launch_values(name)))
+
     def _launch_column(self, name: str) -> Array:
-        table = self._launch_values(name)
-        if len(table) == 0:
+        table = self.launch_table(name)
+        if len(table) == 1:
             return np.broadcast_to(np.uint32(0), (self.count,))
-        return np.concatenate(([np.uint32(0)], table))[self.column("launch")]
+        return table[self.column("launch")]
 
     def to_arrow(self, rows: Array | None = None) -> pa.RecordBatch:
         """The spans, or those at `rows` (indexes or a mask), in SPAN_SCHEMA."""
@@ -275,6 +279,13 @@ class BatchView:
                 dtype = item.type.to_pandas_dtype()
                 arrays.append(pa.array(self.column(item.name)[pick].astype(dtype, copy=False)))
         return pa.RecordBatch.from_arrays(arrays, schema=SPAN_SCHEMA)
+
+    def links(self, rows: Array | None = None) -> pa.ListArray | None:
+        """The links of these rows (indexes or a mask), or None where the batch has none."""
+        if len(self._values("link_row_delta")) == 0:
+            return None
+        links = self._links()
+        return links if rows is None else links.take(pa.array(_indexes(rows)))
 
     def _links(self) -> pa.ListArray:
         rows = np.cumsum(self._values("link_row_delta"), dtype=np.uint64)
