@@ -26,9 +26,7 @@ ERRORS = ("out_of_memory", "client_closed", "deadline_exceeded")
 class Request:
     """One request from its arrival to its last token."""
 
-    trace_low: int
-    trace_high: int
-    span_id: int
+    ids: tuple[int, int, int]  # trace id, low and high; span id
     arrival_ns: int
     prompt_tokens: int
     output_tokens: int
@@ -70,7 +68,14 @@ class Engine:
         self.clock_ns = config.start_ns
         self.running: list[Request] = []
         self._rng = rng
-        self._templates = templates
+        self._costs = [
+            (
+                int(template.op_ns.sum()),
+                int(template.op_per_request_ns.sum()),
+                int(template.call_ns.sum() + template.call_gap_ns.sum()),
+            )
+            for template in templates
+        ]
         self._next_span_ids = next_span_ids
         self._waiting: deque[Request] = deque()
         self._step = 0
@@ -87,10 +92,8 @@ class Engine:
             failing = rng.random() < config.error_share
             self._waiting.append(
                 Request(
-                    trace_low=int(ids[0]),
-                    trace_high=int(ids[1]),
-                    # The request, and its queue, prefill and decode.
-                    span_id=self._next_span_ids(4),
+                    # Four spans: the request, and its queue, prefill and decode.
+                    ids=(int(ids[0]), int(ids[1]), self._next_span_ids(4)),
                     arrival_ns=self._next_arrival_ns,
                     prompt_tokens=int(rng.integers(16, 1024)),
                     output_tokens=tokens * (10 if rng.random() < config.slow_share else 1),
@@ -105,7 +108,7 @@ class Engine:
         if not self.running and not self._waiting:
             self.clock_ns = self._next_arrival_ns
             self._arrive()
-        joined = []
+        joined: list[Request] = []
         while self._waiting and len(self.running) + len(joined) < self.config.max_batch:
             joined.append(self._waiting.popleft())
         self.running += joined
@@ -116,7 +119,7 @@ class Engine:
     def _make_plan(self, joined: list[Request]) -> StepPlan:
         config, rng = self.config, self._rng
         prefill = sum(request.prompt_tokens for request in joined)
-        chance = rng.random(3)
+        chance = rng.random(3).tolist()
         graph = not joined and chance[0] < config.graph_share
         self._step += 1
         return StepPlan(
@@ -126,17 +129,15 @@ class Engine:
             requests=list(self.running),
             prefill_tokens=prefill,
             scale=1 + prefill / 700,
-            slow=float(4 + 30 * chance[2]) if chance[1] < config.slow_share else 1.0,
+            slow=4 + 30 * chance[2] if chance[1] < config.slow_share else 1.0,
             failed=chance[2] < config.error_share / 10,
             joined=joined,
         )
 
     def _expected_ns(self, plan: StepPlan) -> float:
-        template = self._templates[plan.template]
-        batch = len(plan.requests)
-        device = template.op_ns.sum() + template.op_per_request_ns.sum() * batch
-        host = template.call_ns.sum() + template.call_gap_ns.sum()
-        return max(float(device) * plan.scale, float(host)) + SCHEDULER_NS
+        base, per_request, host = self._costs[plan.template]
+        device = (base + per_request * len(plan.requests)) * plan.scale
+        return max(device, host) + SCHEDULER_NS
 
     def _decode(self) -> list[Request]:
         done = []

@@ -9,17 +9,19 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-
 from spanlite.flags import SpanFlag
 from spanlite.kinds import SpanKind, SpanStatus
-from spanlite.schema import LAUNCH_COLUMNS, LINK_TYPE, SPAN_SCHEMA
+from spanlite.schema import LINK_TYPE, SPAN_SCHEMA
+
 from spanlite_collectors.generator.config import DecodeConfig
 from spanlite_collectors.generator.engine import Engine, Request, StepPlan
+from spanlite_collectors.generator.layout import Layouts
 from spanlite_collectors.generator.template import Template, make_template
 from spanlite_collectors.generator.timeline import Chunk, Jitter, step_times
 
 Generated = tuple[pa.RecordBatch, dict[str, Any]]
 U64 = np.uint64
+Ints = npt.NDArray[np.int64]
 
 
 def generate(config: DecodeConfig) -> Iterator[Generated]:
@@ -29,11 +31,11 @@ def generate(config: DecodeConfig) -> Iterator[Generated]:
     Its rows are in track order: step, ranges, calls, then device operations by stream, each
     by start. Traces of all buckets are mixed.
     """
+    kinds = [_Kind(config, local) for local in range(config.processes)]
+    seeds = np.random.SeedSequence(config.seed).spawn(config.hosts * config.processes)
     processes = [
-        _Process(config, index, seed)
-        for index, seed in enumerate(
-            np.random.SeedSequence(config.seed).spawn(config.hosts * config.processes)
-        )
+        _Process(config, i // config.processes, kinds[i % config.processes], seed)
+        for i, seed in enumerate(seeds)
     ]
     made = 0
     while made < config.spans:
@@ -47,24 +49,34 @@ def generate(config: DecodeConfig) -> Iterator[Generated]:
             yield process.cut_off(), process.resource
 
 
+class _Kind:
+    """What the processes of the same place on each host share."""
+
+    def __init__(self, config: DecodeConfig, local: int) -> None:
+        self.pid = 4_000 + 100 * local
+        self.templates = (make_template(config, graph=False), make_template(config, graph=True))
+        self.layouts = [
+            Layouts(template, local * config.devices, self.pid + 7) for template in self.templates
+        ]
+
+
 class _Process:
     """One engine process: its plan, its identifiers and its spans."""
 
-    def __init__(self, config: DecodeConfig, index: int, seed: np.random.SeedSequence) -> None:
+    def __init__(
+        self, config: DecodeConfig, host: int, kind: _Kind, seed: np.random.SeedSequence
+    ) -> None:
         self.config = config
         self.rng = np.random.default_rng(seed)
         self.jitter = Jitter(self.rng)
-        self.templates = (make_template(config, graph=False), make_template(config, graph=True))
+        self.templates, self.layouts = kind.templates, kind.layouts
         self.span_id = int(self.rng.integers(1, 1 << 64, dtype=U64))
         self.correlation = 1_000 + int(self.rng.integers(1 << 16))
         self.engine = Engine(config, self.rng, self.templates, self._span_ids)
-        host, local = divmod(index, config.processes)
-        self.first_device = local * config.devices
-        self.pid = 4_000 + 100 * local
         self.resource = {
             "service.name": config.service,
             "host.name": f"gpu-{host}",
-            "process.pid": self.pid,
+            "process.pid": kind.pid,
             "telemetry.sdk.name": "spanlite",
         }
 
@@ -106,7 +118,6 @@ class _Process:
         # Both kinds of steps share one engine: none may start before the last has ended.
         for _, chosen, _, duration, earliest in made:
             begin[chosen], end[chosen] = earliest, earliest + duration[:, 0]
-        late = np.maximum.accumulate(np.append(0, end[:-1] - begin[1:]))
         late = np.cumsum(np.maximum(np.append(0, end[:-1] - begin[1:]), 0))
         late += -late % self.config.device_tick_ns
         begin, end = begin + late, end + late
@@ -130,51 +141,30 @@ class _Process:
         self,
         template: Template,
         plans: list[StepPlan],
-        start: npt.NDArray[np.int64],
-        duration: npt.NDArray[np.int64],
+        start: Ints,
+        duration: Ints,
     ) -> pa.RecordBatch:
         steps, rows = start.shape
-        # Where in (steps, rows) each output row comes from: by track, then step.
-        order = np.argsort(np.broadcast_to(template.track, (steps, rows)), axis=None, kind="stable")
-        step, row = np.divmod(order, rows)
+        layout = self.layouts[int(template.graph)].of(steps)
         ids = self._span_ids(steps * rows) + (np.arange(steps) * rows).astype(U64)
+        id_of = ids[layout.step]
         traces = self.rng.integers(1, 1 << 64, size=(2, steps), dtype=U64)
-        span_id = ids[step] + row.astype(U64)
-        parent = template.parent_row[row]
-        first_correlation = self.correlation + np.arange(steps) * template.calls * len(
-            template.call_row
-        )
-        self.correlation = int(first_correlation[-1]) + template.calls * len(template.call_row)
-        correlation = template.correlation[row]
-        device = template.device[row]
-        node = template.node[row]
-        status, attributes = _step_marks(plans, template, order, steps)
-        launch = template.launch[row]
-        columns: dict[str, Any] = {
-            "trace_id_low": traces[0][step],
-            "trace_id_high": traces[1][step],
-            "span_id": span_id,
-            "parent_span_id": np.where(parent < 0, U64(0), ids[step] + parent.astype(U64)),
-            "start_ns": start.ravel()[order],
-            "duration_ns": duration.ravel()[order],
-            "kind": template.kind[row],
-            "name": pa.DictionaryArray.from_arrays(template.name[row], list(template.names)),
+        each = template.call_row.size  # correlation ids of a step
+        correlation = (self.correlation + np.arange(steps) * each)[layout.step] + layout.correlation
+        correlation[layout.uncorrelated] = 0
+        self.correlation += steps * each
+        status, attributes = _step_marks(plans, template, layout.order)
+        columns: dict[str, Any] = layout.fixed | {
+            "trace_id_low": traces[0][layout.step],
+            "trace_id_high": traces[1][layout.step],
+            "span_id": id_of + layout.row,
+            "parent_span_id": (id_of + layout.parent) * layout.rooted,
+            "start_ns": start.ravel()[layout.order],
+            "duration_ns": duration.ravel()[layout.order],
             "status": status,
             "attributes": attributes,
-            "device": np.where(device < 0, device, device + self.first_device),
-            "context": np.where(device < 0, -1, 1).astype(np.int64),
-            "stream": template.stream[row],
-            "thread_id": np.where(template.thread < 0, 0, template.thread + self.pid + 7)[row],
-            "correlation_id": np.where(
-                correlation < 0, 0, correlation + first_correlation[step]
-            ).astype(U64),
-            "graph_id": (node > 0).astype(np.uint32) * np.uint32(3),
-            "graph_node_id": node,
-            **{name: launch[:, i] for i, name in enumerate(LAUNCH_COLUMNS)},
-            "bytes": template.bytes[row],
-            "copy_kind": template.copy_kind[row],
-            "flags": np.zeros(len(row), dtype=np.uint32),
-            "links": _step_links(plans, len(row)),
+            "correlation_id": correlation,
+            "links": _step_links(plans, len(layout.row)),
         }
         return to_batch(columns)
 
@@ -185,7 +175,7 @@ def to_batch(columns: dict[str, Any]) -> pa.RecordBatch:
     for item in SPAN_SCHEMA:
         values = columns[item.name]
         if isinstance(values, np.ndarray):
-            values = pa.array(np.ascontiguousarray(values, dtype=item.type.to_pandas_dtype()))
+            values = pa.array(np.ascontiguousarray(values, item.type.to_pandas_dtype()))
         arrays.append(values)
     return pa.RecordBatch.from_arrays(arrays, schema=SPAN_SCHEMA)
 
@@ -193,8 +183,8 @@ def to_batch(columns: dict[str, Any]) -> pa.RecordBatch:
 def _note_times(
     plans: list[StepPlan],
     done: list[Request],
-    begin: npt.NDArray[np.int64],
-    end: npt.NDArray[np.int64],
+    begin: Ints,
+    end: Ints,
 ) -> None:
     for i, plan in enumerate(plans):
         for request in plan.joined:
@@ -204,11 +194,11 @@ def _note_times(
 
 
 def _step_marks(
-    plans: list[StepPlan], template: Template, order: npt.NDArray[np.int64], steps: int
+    plans: list[StepPlan], template: Template, order: Ints
 ) -> tuple[npt.NDArray[np.uint8], pa.DictionaryArray]:
     """Status and attributes: the step's on its first row, a failure's on its last call."""
-    status = np.zeros(steps * template.rows, dtype=np.uint8)
-    text = np.full(steps * template.rows, -1, dtype=np.int32)
+    status = np.zeros(len(order), dtype=np.uint8)
+    text = np.full(len(order), -1, dtype=np.int32)
     words = [json.dumps({"error.type": "cudaErrorLaunchTimeout"})]
     for i, plan in enumerate(plans):
         status[i * template.rows] = SpanStatus.OK
@@ -232,12 +222,9 @@ def _step_links(plans: list[StepPlan], rows: int) -> pa.ListArray:
     ends = np.cumsum([len(plan.requests) for plan in plans])
     offsets = np.full(rows + 1, len(served), dtype=np.int32)
     offsets[0], offsets[1 : len(plans) + 1] = 0, ends
+    ids = np.array([request.ids for request in served], dtype=U64).reshape(-1, 3)
     values = pa.StructArray.from_arrays(
-        [
-            pa.array([getattr(request, name) for request in served], pa.uint64())
-            for name in ("trace_low", "trace_high", "span_id")
-        ],
-        fields=list(LINK_TYPE),
+        [pa.array(ids[:, i].copy()) for i in range(3)], fields=list(LINK_TYPE)
     )
     return pa.ListArray.from_arrays(pa.array(offsets), values)
 
@@ -250,7 +237,7 @@ def request_spans(requests: list[Request], flags: SpanFlag = SpanFlag.NONE) -> p
         dtype=np.int64,
     ).T
     part = np.repeat(np.arange(4), count)
-    ids = np.tile(np.array([r.span_id for r in requests], dtype=U64), 4)
+    trace_low, trace_high, ids = np.tile(np.array([r.ids for r in requests], dtype=U64).T, 4)
     failed = np.tile([r.error is not None for r in requests], 4)
     text = pa.array(
         [
@@ -265,8 +252,8 @@ def request_spans(requests: list[Request], flags: SpanFlag = SpanFlag.NONE) -> p
     )
     zeros = np.zeros(4 * count, dtype=np.int64)
     columns: dict[str, Any] = dict.fromkeys(SPAN_SCHEMA.names, zeros) | {
-        "trace_id_low": np.tile(np.array([r.trace_low for r in requests], dtype=U64), 4),
-        "trace_id_high": np.tile(np.array([r.trace_high for r in requests], dtype=U64), 4),
+        "trace_id_low": trace_low,
+        "trace_id_high": trace_high,
         "span_id": ids + part.astype(U64),
         "parent_span_id": np.where(part == 0, U64(0), ids),
         "start_ns": np.concatenate([arrival, arrival, started, first]),

@@ -7,12 +7,12 @@ the timeline module draws the real ones.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-
 from spanlite.kinds import CopyKind, SpanKind
+
 from spanlite_collectors.generator.config import DecodeConfig
 
 Ints = npt.NDArray[np.int64]
@@ -24,8 +24,15 @@ LaunchConfig = tuple[int, ...]
 NO_LAUNCH: LaunchConfig = (0,) * 12
 
 
-def _launch(grid: int, block: int, registers: int, static: int = 0, dynamic: int = 0,
-            grid_y: int = 1, cluster: int = 0) -> LaunchConfig:
+def _launch(
+    grid: int,
+    block: int,
+    registers: int,
+    static: int = 0,
+    dynamic: int = 0,
+    grid_y: int = 1,
+    cluster: int = 0,
+) -> LaunchConfig:
     clusters = (cluster, 1, 1) if cluster else (0, 0, 0)
     return (grid, grid_y, 1, block, 1, 1, *clusters, registers, static, dynamic)
 
@@ -47,7 +54,9 @@ _GEMM = (
 _NORM = Kernel(
     "void rms_norm_kernel<__nv_bfloat16, 8, true>(__nv_bfloat16*, __nv_bfloat16 const*, "
     "__nv_bfloat16 const*, float, int, int)",
-    _launch(32, 512, 32, 136), 2_300, 12,
+    _launch(32, 512, 32, 136),
+    2_300,
+    12,
 )
 STAGES: dict[str, tuple[Kernel, ...]] = {
     "qkv": (
@@ -56,25 +65,34 @@ STAGES: dict[str, tuple[Kernel, ...]] = {
         Kernel(
             "void rotary_embedding_kernel<__nv_bfloat16, true>(long const*, __nv_bfloat16*, "
             "__nv_bfloat16*, __nv_bfloat16 const*, int, long, long, int, int, int)",
-            _launch(32, 512, 24), 2_050, 9,
+            _launch(32, 512, 24),
+            2_050,
+            9,
         ),
     ),
     "attention": (
         Kernel(
             "void reshape_and_cache_flash_kernel<__nv_bfloat16, __nv_bfloat16>(...)",
-            _launch(32, 256, 22), 1_900, 8, True,
+            _launch(32, 256, 22),
+            1_900,
+            8,
+            True,
         ),
         Kernel(
             "void flash_fwd_splitkv_kernel<Flash_fwd_kernel_traits<128, 64, 128, 4, false, "
             "false, cutlass::bfloat16_t, Flash_kernel_traits<128, 64, 128, 4, "
             "cutlass::bfloat16_t> >, false, false, false, false, true, false, true, false>"
             "(Flash_fwd_params)",
-            _launch(1, 128, 255, 0, 81_920, 16), 9_800, 310,
+            _launch(1, 128, 255, 0, 81_920, 16),
+            9_800,
+            310,
         ),
         Kernel(
             "void flash_fwd_splitkv_combine_kernel<Flash_fwd_kernel_traits<128, 64, 128, 4, "
             "false, false, cutlass::bfloat16_t>, 4, 4, true>(Flash_fwd_params)",
-            _launch(64, 128, 48, 4_352), 2_800, 22,
+            _launch(64, 128, 48, 4_352),
+            2_800,
+            22,
         ),
     ),
     "output": (
@@ -84,12 +102,16 @@ STAGES: dict[str, tuple[Kernel, ...]] = {
         _NORM,
         Kernel(
             _GEMM.format(tile="128x128x64"),
-            _launch(172, 384, 168, 0, 213_504, cluster=2), 15_300, 48,
+            _launch(172, 384, 168, 0, 213_504, cluster=2),
+            15_300,
+            48,
         ),
         Kernel(
             "void act_and_mul_kernel<__nv_bfloat16, &silu_kernel<__nv_bfloat16>, true>"
             "(__nv_bfloat16*, __nv_bfloat16 const*, int)",
-            _launch(32, 1024, 26), 2_600, 16,
+            _launch(32, 1024, 26),
+            2_600,
+            16,
         ),
         Kernel(_GEMM.format(tile="64x256x64"), _launch(64, 384, 168, 0, 164_352), 12_100, 37),
     ),
@@ -100,12 +122,16 @@ _HEAD = (
     Kernel(
         "void at::native::reduce_kernel<512, 1, at::native::ReduceOp<float, "
         "at::native::ArgMaxOps<float>, unsigned int, long, 4> >(...)",
-        _launch(32, 512, 40, 16, 0), 14_000, 90,
+        _launch(32, 512, 40, 16, 0),
+        14_000,
+        90,
     ),
 )
 _EMBED = Kernel(
     "void at::native::vectorized_gather_kernel<16, long>(char*, char*, long*, int, long, long)",
-    _launch(32, 256, 30), 2_600, 15,
+    _launch(32, 256, 30),
+    2_600,
+    15,
 )
 
 
@@ -165,8 +191,15 @@ class _Step:
     def launch(self, kernel: Kernel, stream: int, call: int, node: int = 0) -> None:
         self.ops.append(
             _Op(
-                SpanKind.KERNEL, kernel.name, call, kernel.base_ns, kernel.per_request_ns,
-                stream, kernel.launch, node, slow_prone="splitkv_kernel" in kernel.name,
+                SpanKind.KERNEL,
+                kernel.name,
+                call,
+                kernel.base_ns,
+                kernel.per_request_ns,
+                stream,
+                kernel.launch,
+                node,
+                slow_prone="splitkv_kernel" in kernel.name,
             )
         )
 
@@ -174,8 +207,16 @@ class _Step:
         call = self.call("cudaMemcpyAsync", 2_400, 5_200)
         word = "HtoD" if kind is CopyKind.HTOD else "DtoH"
         self.ops.append(
-            _Op(SpanKind.MEMCPY, f"Memcpy {word} (Pinned)", call, 1_300, 6, stream,
-                bytes=size, copy_kind=kind)
+            _Op(
+                SpanKind.MEMCPY,
+                f"Memcpy {word} (Pinned)",
+                call,
+                1_300,
+                6,
+                stream,
+                bytes=size,
+                copy_kind=kind,
+            )
         )
 
 
@@ -195,8 +236,15 @@ def _prepare(step: _Step) -> None:
         step.copy(CopyKind.HTOD, size, MAIN_STREAM)
     step.call("cudaMemsetAsync", 1_900, 3_100)
     step.ops.append(
-        _Op(SpanKind.MEMSET, "Memset (Device)", len(step.calls) - 1, 1_100, 2, MAIN_STREAM,
-            bytes=2_048)
+        _Op(
+            SpanKind.MEMSET,
+            "Memset (Device)",
+            len(step.calls) - 1,
+            1_100,
+            2,
+            MAIN_STREAM,
+            bytes=2_048,
+        )
     )
     step.pop()
 
@@ -259,6 +307,7 @@ class Template:
     graph: bool
     rows: int
     track: Ints  # of each row, ascending
+    track_edges: Ints  # first row of each track, and `rows`
     name: npt.NDArray[np.int32]  # index into names
     names: tuple[str, ...]
     kind: npt.NDArray[np.uint8]
@@ -302,16 +351,23 @@ def _lay_out(step: _Step, devices: int, graph: bool) -> Template:
     op_row[:, by_stream] = call_row[-1, -1] + 1 + np.arange(devices * len(ops)).reshape(devices, -1)
     rows = int(op_row.max()) + 1
 
-    def spread(dtype: type, default: int, on_range: object, on_call: object, on_op: object):  # type: ignore[no-untyped-def]
-        out = np.full(rows, default, dtype=dtype)
+    def spread(dtype: Any, default: int, on_range: Any, on_call: Any, on_op: Any) -> Any:
+        out: npt.NDArray[Any] = np.full(rows, default, dtype=dtype)
         for where, value in ((range_row, on_range), (call_row, on_call), (op_row, on_op)):
             if value is not None:
                 out[where] = value
         return out
 
-    names = tuple(dict.fromkeys(
-        ["engine step", *(r.name for r in ranges), *(c.name for c in calls), *(o.name for o in ops)]
-    ))
+    names = tuple(
+        dict.fromkeys(
+            [
+                "engine step",
+                *(r.name for r in ranges),
+                *(c.name for c in calls),
+                *(o.name for o in ops),
+            ]
+        )
+    )
     number = {name: i for i, name in enumerate(names)}
     each = np.arange(devices)[:, None]
     correlation = each * len(calls) + np.arange(len(calls))
@@ -325,18 +381,34 @@ def _lay_out(step: _Step, devices: int, graph: bool) -> Template:
     launch = np.zeros((rows, 12), dtype=np.uint32)
     launch[op_row] = np.array([o.launch for o in ops], dtype=np.uint32)
     streams = [o.stream for o in ops]
-    track = spread(np.int64, 0, 1 + each, 1 + devices + each,
-                   1 + 2 * devices + each * 1_000 + np.array(streams))
+    track = spread(
+        np.int64,
+        0,
+        1 + each,
+        1 + devices + each,
+        1 + 2 * devices + each * 1_000 + np.array(streams),
+    )
     main = np.array([o.stream in (MAIN_STREAM, MAIN_STREAM + COPY_STREAM_OFFSET) for o in ops])
     return Template(
         graph=graph,
         rows=rows,
         track=track,
+        track_edges=np.append(np.flatnonzero(np.append(1, np.diff(track))), rows),
         names=names,
-        name=spread(np.int32, 0, [number[r.name] for r in ranges],
-                    [number[c.name] for c in calls], [number[o.name] for o in ops]),
-        kind=spread(np.uint8, SpanKind.STEP, SpanKind.NVTX_RANGE, SpanKind.RUNTIME_CALL,
-                    [o.kind for o in ops]),
+        name=spread(
+            np.int32,
+            0,
+            [number[r.name] for r in ranges],
+            [number[c.name] for c in calls],
+            [number[o.name] for o in ops],
+        ),
+        kind=spread(
+            np.uint8,
+            SpanKind.STEP,
+            SpanKind.NVTX_RANGE,
+            SpanKind.RUNTIME_CALL,
+            [o.kind for o in ops],
+        ),
         parent_row=parents,
         device=spread(np.int32, -1, None, None, each),
         stream=spread(np.int64, -1, None, None, streams),

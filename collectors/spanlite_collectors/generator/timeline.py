@@ -47,7 +47,7 @@ class Jitter:
     def __call__(self, sigma: float, shape: tuple[int, ...]) -> npt.NDArray[np.float32]:
         """Factors of the given shape, for sigma 0.02, 0.1 or 0.2."""
         index = self._rng.integers(0, _TABLE, size=shape, dtype=np.uint16)
-        return self._tables[sigma][index]
+        return np.take(self._tables[sigma], index)
 
 
 def follow(ready: Ints, busy: Ints) -> Ints:
@@ -55,12 +55,13 @@ def follow(ready: Ints, busy: Ints) -> Ints:
 
     Each starts once it is `ready` and the one before, which takes `busy`, is done.
     """
-    before = np.cumsum(busy, axis=-1) - busy
+    before: Ints = np.cumsum(busy, axis=-1) - busy
     return np.maximum.accumulate(ready - before, axis=-1) + before
 
 
 def _ticks(values: npt.NDArray[Any], tick: int) -> Ints:
-    return np.maximum(values.astype(np.int64) // tick, 1) * tick
+    ticks: Ints = values.astype(np.int64) // tick
+    return np.maximum(ticks, 1) * tick
 
 
 def step_times(
@@ -86,7 +87,7 @@ def step_times(
     duration[:, 0] = (call_start[..., -1] + call_ns[..., -1]).max(axis=-1) + _STEP_END_NS
     scheduler = (60_000 * jitter(0.2, (steps,))).astype(np.int64)
     busy = _ticks(duration[:, 0] + scheduler, tick)
-    return start, duration, follow(_ticks(chunk.earliest_ns, tick), busy)
+    return start, duration, follow(_ticks(chunk.earliest_ns + tick - 1, tick), busy)
 
 
 def _calls(template: Template, shape: tuple[int, ...], jitter: Jitter) -> tuple[Ints, Ints]:
@@ -115,7 +116,7 @@ def _operations(
     if len(side):
         # A side stream's operation runs beside the next one of the main stream.
         beside = np.minimum(np.searchsorted(main, side), len(main) - 1)
-        start[..., side] = main_start[..., beside] + _ticks(np.float64(5 * tick), tick)
+        start[..., side] = main_start[..., beside] + 5 * tick
     return start, duration
 
 
