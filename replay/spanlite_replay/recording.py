@@ -1,0 +1,155 @@
+"""A recording: the spans of one window of an archive, as whole traces, ready to plan."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spanlite.errors import UsageError
+from spanlite.timewindow import TimeWindow, format_time
+from spanlite_replay import _files
+
+#: Columns that every plan needs; `dry` reads no others.
+PLAN_COLUMNS = ("trace_id", "span_id", "start_ns", "duration_ns", "kind", "name", "service")
+#: Spans are looked for this far outside the window, so that traces at its edges are whole.
+MARGIN_NS = 3_600_000_000_000
+
+
+@dataclass(frozen=True)
+class Recording:
+    """Whole traces. Row arrays have shape (rows,), trace arrays (traces,), sorted by id."""
+
+    table: pa.Table
+    trace_low: npt.NDArray[np.uint64]
+    trace_high: npt.NDArray[np.uint64]
+    trace: npt.NDArray[np.int64]
+    span_id: npt.NDArray[np.uint64]
+    start_ns: npt.NDArray[np.int64]
+    duration_ns: npt.NDArray[np.int64]
+
+    @property
+    def traces(self) -> int:
+        """How many traces."""
+        return len(self.trace_low)
+
+    @classmethod
+    def from_table(cls, table: pa.Table) -> Recording:
+        """From rows of the archive's `spans` table; every row is taken."""
+        column = table.column("trace_id")
+        if not pa.types.is_dictionary(column.type):
+            column = column.dictionary_encode()
+        column = column.unify_dictionaries().combine_chunks()
+        if isinstance(column, pa.ChunkedArray):  # no chunk at all
+            column = pa.array([], pa.string()).dictionary_encode()
+        low, high, rank = _parse_ids(column.dictionary)
+        return cls(
+            table,
+            low,
+            high,
+            rank[column.indices.to_numpy()] if len(table) else np.empty(0, np.int64),
+            _numpy(table, "span_id").view(np.uint64),
+            _numpy(table, "start_ns"),
+            _numpy(table, "duration_ns"),
+        ).only_used_traces()
+
+    def only_used_traces(self) -> Recording:
+        """The same without traces that no row has."""
+        used = np.bincount(self.trace, minlength=self.traces) > 0
+        if used.all():
+            return self
+        index = np.cumsum(used) - 1
+        return Recording(
+            self.table,
+            self.trace_low[used],
+            self.trace_high[used],
+            index[self.trace],
+            self.span_id,
+            self.start_ns,
+            self.duration_ns,
+        )
+
+    def take(self, keep: npt.NDArray[np.bool_]) -> Recording:
+        """The rows of the traces in `keep`, shape (traces,)."""
+        rows = keep[self.trace]
+        return Recording(
+            self.table.filter(pa.array(rows)),
+            self.trace_low,
+            self.trace_high,
+            self.trace[rows],
+            self.span_id[rows],
+            self.start_ns[rows],
+            self.duration_ns[rows],
+        ).only_used_traces()
+
+    def trace_starts(self) -> npt.NDArray[np.int64]:
+        """The first start of each trace, shape (traces,)."""
+        first = np.full(self.traces, np.iinfo(np.int64).max, dtype=np.int64)
+        np.minimum.at(first, self.trace, self.start_ns)
+        return first
+
+    def is_kind(self, word: str) -> npt.NDArray[np.bool_]:
+        """Which rows are of a kind, such as `request`. Shape (rows,)."""
+        mask = pc.equal(self.table.column("kind").cast(pa.string()), word)
+        return np.asarray(mask.to_numpy(), dtype=np.bool_)
+
+
+def read_recording(
+    archive: Path, window: TimeWindow, columns: Sequence[str] | None = PLAN_COLUMNS
+) -> Recording:
+    """The traces whose first span starts in the window, each whole.
+
+    A trace that started more than an hour before the window, and still runs in it, is not
+    told from one that starts in it. Raises ArchiveError where there is no archive,
+    UsageError where the window is empty, naming what the archive holds.
+    """
+    wide = TimeWindow(
+        None if window.from_ns is None else window.from_ns - MARGIN_NS,
+        None if window.to_ns is None else window.to_ns + MARGIN_NS,
+    )
+    found = Recording.from_table(_files.read_spans(archive, wide, columns))
+    starts = found.trace_starts()
+    inside = np.ones(found.traces, dtype=np.bool_)
+    if window.from_ns is not None:
+        inside &= starts >= window.from_ns
+    if window.to_ns is not None:
+        inside &= starts < window.to_ns
+    if not inside.any():
+        raise UsageError(f"no trace starts in {window}; {_extent(archive)}")
+    return found if inside.all() else found.take(inside)
+
+
+def _extent(archive: Path) -> str:
+    extent = _files.extent(archive)
+    if extent is None:
+        return f"'{archive}' holds no spans at all"
+    first, last = (format_time(moment) for moment in extent)
+    return f"'{archive}' has hours from {first} to {last}: choose --from and --to within"
+
+
+def _numpy(table: pa.Table, name: str) -> npt.NDArray[np.int64]:
+    values = table.column(name).to_numpy()
+    return np.ascontiguousarray(values, dtype=np.int64)
+
+
+def _parse_ids(
+    texts: pa.Array,
+) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64], npt.NDArray[np.int64]]:
+    """(low, high) sorted by id, and for each text its place there."""
+    low, high = hex_to_halves(texts)
+    order = np.lexsort((low, high))
+    rank = np.empty(len(order), dtype=np.int64)
+    rank[order] = np.arange(len(order))
+    return low[order], high[order], rank
+
+
+def hex_to_halves(texts: pa.Array) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]:
+    """(low, high) of trace ids of 32 hex digits each, shape (n,)."""
+    raw = bytes.fromhex("".join(texts.to_pylist()))
+    halves = np.frombuffer(raw, dtype=">u8").reshape(-1, 2).astype(np.uint64)
+    return halves[:, 1].copy(), halves[:, 0].copy()
