@@ -1,0 +1,42 @@
+"""Only statements that read: what `spanlite query` lets through.
+
+`CREATE` and `SET` are fine, since the database is in memory; what would write a file,
+attach another database or fetch code is not.
+"""
+
+from __future__ import annotations
+
+import re
+
+import duckdb
+from spanlite.errors import UsageError
+
+_READS = frozenset(
+    {"SELECT", "EXPLAIN", "RELATION", "CREATE", "CREATE_FUNC", "DROP", "MULTI", "PRAGMA"}
+    | {"SET", "VARIABLE_SET"}
+)
+_EXPLAIN = re.compile(r"\s*explain\s+(?:analyze\s+)?(?:\([^)]*\)\s*)?", re.IGNORECASE)
+
+
+def _kind(statement: duckdb.Statement) -> str:
+    return str(statement.type).rpartition(".")[2]
+
+
+def check_reads_only(con: duckdb.DuckDBPyConnection, sql: str) -> list[str]:
+    """The statements of `sql`, each as text. Raises UsageError where one would write.
+
+    A syntax error comes out as duckdb.Error.
+    """
+    statements = con.extract_statements(sql)
+    if not statements:
+        raise UsageError("there is no SQL to run")
+    for statement in statements:
+        kind, text = _kind(statement), statement.query.strip()
+        if kind not in _READS:
+            raise UsageError(
+                f"{kind} statements are refused, since a query only reads the archive: "
+                f"'{text[:60]}' (to save a result, use --format and --file)"
+            )
+        if kind == "EXPLAIN":  # EXPLAIN ANALYZE runs what it explains
+            check_reads_only(con, _EXPLAIN.sub("", text, count=1))
+    return [statement.query for statement in statements]

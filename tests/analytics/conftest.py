@@ -1,0 +1,141 @@
+"""Small archives made by hand, so that every expected number can be checked by eye."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from spanlite.archive import schema
+from spanlite.archive.layout import Archive, hour_folder
+from spanlite.bucket import bucket_of
+
+#: 2026-12-01T07:00:00Z
+HOUR = 1_796_108_400_000_000_000
+MS = 1_000_000
+
+_SPAN = {
+    "kind": "kernel",
+    "name": "k",
+    "status": "ok",
+    "service": "llm",
+    "host": "h1",
+    "process_id": 7,
+    "flags": 0,
+    "resource": "{}",
+    "sampling_weight": 1.0,
+    "clock_offset_ns": 0,
+    "clock_uncertainty_ns": 0,
+}
+_TRACE = {
+    "spans": 1,
+    "errors": 0,
+    "device_spans": 0,
+    "device_ns": 0,
+    "bytes": 0,
+    "root_name": "step",
+    "root_kind": "step",
+    "service": "llm",
+    "host": "h1",
+    "kept": True,
+    "policy": "all",
+    "sampling_weight": 1.0,
+    "late": False,
+    "bucket": 0,
+}
+_MINUTE = {
+    "service": "llm",
+    "host": "h1",
+    "device": 0,
+    "kind": "kernel",
+    "name": "k",
+    "spans": 1,
+    "errors": 0,
+    "min_ns": 0,
+    "max_ns": 0,
+    "bytes": 0,
+}
+_LEDGER = {"source": "job", "reason": "", "bucket": 0, "messages": 0}
+
+
+def trace_id(number: int) -> str:
+    return f"{number:032x}"
+
+
+def _write(rows: list[dict[str, Any]], table: pa.Schema, folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    columns = [pa.array([row.get(f.name) for row in rows], f.type) for f in table]
+    number = len(list(folder.glob("*.parquet")))
+    pq.write_table(pa.table(columns, schema=table), folder / f"part-{number}.parquet")
+
+
+class Builder:
+    """Adds rows to an archive; what a row does not say is filled in."""
+
+    def __init__(self, root: Path, buckets: int = 4) -> None:
+        self.archive = Archive.create(root, buckets)
+        self.root = root
+
+    def _by(
+        self, rows: Iterable[dict[str, Any]], key: Callable[[dict[str, Any]], str]
+    ) -> dict[str, list[dict[str, Any]]]:
+        groups: dict[str, list[dict[str, Any]]] = {}
+        for row in rows:
+            groups.setdefault(key(row), []).append(row)
+        return groups
+
+    def spans(self, *rows: dict[str, Any], table: str = "incoming") -> Builder:
+        def folder(row: dict[str, Any]) -> str:
+            number = int(row["trace_id"], 16)
+            low, high = number & (2**64 - 1), number >> 64
+            bucket = int(bucket_of(low, high, self.archive.bucket_count)[0])
+            return f"{hour_folder(row['start_ns'])}/bucket={bucket}"
+
+        full = [_SPAN | row for row in rows]
+        for name, group in self._by(full, folder).items():
+            group.sort(key=lambda r: (r["trace_id"], r["start_ns"], r["span_id"]))
+            _write(group, schema.SPANS, self.root / table / name)
+        return self
+
+    def traces(self, *rows: dict[str, Any]) -> Builder:
+        for name, group in self._by(rows, lambda r: hour_folder(r["start_ns"])).items():
+            full = [_TRACE | row for row in group]
+            _write(full, schema.TRACES, self.root / "traces" / name)
+        return self
+
+    def minutes(self, *rows: dict[str, Any]) -> Builder:
+        for name, group in self._by(rows, lambda r: hour_folder(r["minute_ns"])).items():
+            full = [_MINUTE | row for row in group]
+            _write(full, schema.KERNEL_MINUTES, self.root / "kernel_minutes" / name)
+        return self
+
+    def ledger(self, *rows: dict[str, Any]) -> Builder:
+        key = lambda r: hour_folder(r["time_ns"]).split("/")[0]  # noqa: E731
+        for name, group in self._by(rows, key).items():
+            full = [_LEDGER | {"time_ns": HOUR} | row for row in group]
+            _write(full, schema.LEDGER, self.root / "ledger" / name)
+        return self
+
+
+@pytest.fixture
+def build(tmp_path: Path) -> Builder:
+    return Builder(tmp_path / "archive")
+
+
+@pytest.fixture
+def spanlite(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+    """Runs `spanlite ARGS`: (exit code, stdout, stderr)."""
+    from spanlite.cli import main
+
+    def run(*args: object) -> tuple[int, str, str]:
+        try:
+            code = main([str(a) for a in args])
+        except SystemExit as stop:  # argparse
+            code = int(stop.code or 0)
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return run
