@@ -53,7 +53,6 @@ def write_columns(columns: Mapping[str, Column], count: int, effort: Effort) -> 
         use_dictionary=[item.name for item in SPANS if item.name not in _DELTA],
         column_encoding=dict.fromkeys(_DELTA, "DELTA_BINARY_PACKED"),
         write_statistics=["trace_id", "start_ns"],
-        store_schema=False,
     ) as writer:
         for at in range(0, count, ROW_GROUP_ROWS):
             stop = min(at + ROW_GROUP_ROWS, count)

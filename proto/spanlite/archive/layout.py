@@ -9,8 +9,8 @@
       ledger/date=2026-12-01/                     what came in, went out, was dropped
 
 A span lies in the hour (UTC) of its own start. Names that start with `.` or `_` are not
-data: every engine skips them. An hour is read from `spans/` where its folder exists
-there, else from `incoming/`.
+data: every engine skips them. An hour is read from `spans/`, and from `incoming/` what has
+not been compacted into it; `spanlite.archive.files` has the rule.
 """
 
 from __future__ import annotations

@@ -90,9 +90,7 @@ def write_table(table: pa.Table, schema: pa.Schema) -> bytes:
     sink = pa.BufferOutputStream()
     metadata = {SCHEMA_VERSION_KEY: SCHEMA_VERSION}
     fitted = pa.Table.from_arrays(columns, schema=schema.with_metadata(metadata))
-    pq.write_table(
-        fitted.combine_chunks(), sink, compression="zstd", store_schema=False, version="2.6"
-    )
+    pq.write_table(fitted.combine_chunks(), sink, compression="zstd", version="2.6")
     return bytes(sink.getvalue().to_pybytes())
 
 
