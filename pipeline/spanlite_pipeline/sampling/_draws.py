@@ -88,3 +88,7 @@ def probability(
     for cell in cells(thresholds):
         out += cell.mass * np.asarray(answer(cell), dtype=np.float64)
     return np.minimum(out, 1.0)
+
+
+#: For policies that draw nothing.
+NOTHING: Chance = Cell({}, 1.0)

@@ -17,6 +17,7 @@ from spanlite_pipeline.sampling import _draws, _rare
 from spanlite_pipeline.sampling import _nodes as nodes
 from spanlite_pipeline.sampling._parse import Policy, Reader, find_rules
 from spanlite_pipeline.sampling._predicates import Questions
+from spanlite_pipeline.sampling._verdict import Verdict
 from spanlite_pipeline.sampling._yaml import Section, parse_yaml
 from spanlite_pipeline.sampling.budget import Budget
 from spanlite_pipeline.sampling.summaries import TraceSummaries
@@ -63,6 +64,14 @@ class RuleSet:
         self.sample_on_first_match: bool = section.flag("sample_on_first_match", False)
         self.ignored_settings: list[str] = [name for name in IGNORED if name in section]
         self._check_cells()
+        self._random = {
+            index
+            for index, policy in enumerate(self.policies)
+            if any(
+                isinstance(n, nodes.Probabilistic | nodes.Limit) for n in nodes.walk([policy.node])
+            )
+        }
+        self._verdict = Verdict([p.mode for p in self.policies], self.sample_on_first_match)
 
     @classmethod
     def from_yaml(cls, source: str | Path) -> RuleSet:
@@ -113,12 +122,34 @@ class RuleSet:
         """Decide these traces, and charge the budget. `now_ns` refills rate limits only."""
         round_ = nodes.Round(traces, budget, now_ns)
         self._settle(round_)
+        fixed = {
+            index: policy.node.keeps(round_, _draws.NOTHING)
+            for index, policy in enumerate(self.policies)
+            if index not in self._random
+        }
         draws = _draws.TraceDraws(traces.trace_low, traces.trace_high)
-        kept, policy = self._outcome(round_, draws)
-        chance = round_.probability(self._nodes(), lambda c: self._outcome(round_, c)[0])
+        kept, policy = self._verdict.full(self._answers(round_, fixed, draws), len(traces))
         weight = np.zeros(len(traces))
-        weight[kept] = 1.0 / chance[kept]
+        weight[kept] = 1.0 / self._chance(round_, fixed)[kept]
         return Decisions(kept, policy, weight)
+
+    def _answers(
+        self, round_: nodes.Round, fixed: dict[int, Any], chance: _draws.Chance
+    ) -> list[Any]:
+        """Each policy's answer for each trace; `fixed` holds those that draw nothing."""
+        return [
+            fixed[index] if index in fixed else policy.node.keeps(round_, chance)
+            for index, policy in enumerate(self.policies)
+        ]
+
+    def _chance(self, round_: nodes.Round, fixed: dict[int, Any]) -> npt.NDArray[np.float64]:
+        """How probable it was, before the draw, that each trace is kept."""
+        return round_.probability(
+            [self.policies[index].node for index in sorted(self._random)],
+            lambda chance: self._verdict.kept(
+                self._answers(round_, fixed, chance), len(round_.traces)
+            ),
+        )
 
     def _settle(self, round_: nodes.Round) -> None:
         reach = np.ones(len(round_.traces))
@@ -131,15 +162,6 @@ class RuleSet:
             if policy.mode == "sample":
                 before.append(policy.node)
 
-    def _outcome(
-        self, round_: nodes.Round, chance: _draws.Chance
-    ) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.int32]]:
-        """The collector's way from each policy's answer to the last word, and whose it was."""
-        tally = _Tally(len(round_.traces), self.sample_on_first_match)
-        for index, policy in enumerate(self.policies):
-            tally.add(index, policy.mode, policy.node.keeps(round_, chance))
-        return tally.result()
-
     def describe(self) -> list[str]:
         """One line a policy, for `check-rules`."""
         effect = {"sample": "samples", "invert": "samples unless matched", "drop": "drops"}
@@ -147,43 +169,3 @@ class RuleSet:
             f"{index}  {p.name} (line {p.line}): {p.kind}, {effect[p.mode]}"
             for index, p in enumerate(self.policies)
         ]
-
-
-class _Tally:
-    """The answers of all policies, by what they mean for the last word."""
-
-    def __init__(self, count: int, first_match: bool) -> None:
-        self._first_match = first_match
-        self._open = np.ones(count, dtype=np.bool_)
-        words = ("drop", "not_inverted", "sample", "inverted")
-        self._who = {word: np.full(count, -1, dtype=np.int32) for word in words}
-        self._refused = np.zeros(count, dtype=np.bool_)
-
-    def _note(self, word: str, index: int, hit: Any) -> None:
-        who = self._who[word]
-        who[hit & (who < 0)] = index
-
-    def add(self, index: int, mode: str, answer: Any) -> None:
-        """The answer of a policy for each trace."""
-        yes, no = answer & self._open, np.logical_not(answer) & self._open
-        if mode == "invert":
-            self._note("inverted", index, yes)
-            self._note("not_inverted", index, no)
-            return
-        self._note(mode, index, yes)
-        self._refused |= no
-        if mode == "sample" and self._first_match:
-            self._open &= np.logical_not(yes)
-
-    def result(self) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.int32]]:
-        """(kept, index of the policy that had the last word or -1)."""
-        dropped, refused = self._who["drop"] >= 0, self._who["not_inverted"] >= 0
-        sampled = self._who["sample"] >= 0
-        inverted = (self._who["inverted"] >= 0) & ~self._refused
-        kept = ~dropped & ~refused & (sampled | inverted)
-        policy = np.select(
-            [dropped, refused, sampled, inverted],
-            [self._who[word] for word in ("drop", "not_inverted", "sample", "inverted")],
-            default=np.int32(-1),
-        )
-        return kept, policy.astype(np.int32)
