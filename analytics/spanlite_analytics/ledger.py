@@ -8,16 +8,13 @@ out must be there as rows, unless `retain` dropped it by age. A window leaves th
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 import duckdb
-import pyarrow as pa
-import pyarrow.parquet as pq
+from spanlite.archive.files import read_footer, retry
 from spanlite.archive.layout import Archive
-from spanlite.errors import ArchiveError
+from spanlite.archive.reader import ArchiveReader
 from spanlite.timewindow import ALL_TIME, TimeWindow
 
-from spanlite_analytics._files import span_files
 from spanlite_analytics.views import connect, plain_errors
 
 #: In the order of the data's way; a hop that is not listed comes last.
@@ -111,17 +108,10 @@ def _hops(con: duckdb.DuckDBPyConnection) -> dict[str, Hop]:
     return {name: _hop_of(name, group) for name, group in rows.items()}
 
 
-def count_rows(files: list[Path]) -> int:
-    """Rows in Parquet files, from their footers alone. Raises ArchiveError."""
-    total = 0
-    for path in files:
-        try:
-            total += pq.read_metadata(path).num_rows
-        except (OSError, pa.ArrowException) as error:
-            raise ArchiveError(
-                f"cannot read '{path}': {error}; `spanlite archive verify` names damaged files"
-            ) from None
-    return total
+def count_rows(archive: Archive) -> int:
+    """Spans in the archive, from the footers of its files alone. Raises ArchiveError."""
+    # A file that a compaction replaces meanwhile means: list anew, so that each counts once.
+    return retry(lambda: sum(int(read_footer(p).num_rows) for p in ArchiveReader(archive).files()))
 
 
 def _archive_hop(hops: dict[str, Hop], rows: int) -> Hop | None:
@@ -143,7 +133,7 @@ def balance(archive: Archive, window: TimeWindow = ALL_TIME) -> Balance:
         con.close()
     hop = None
     if window == ALL_TIME:
-        hop = _archive_hop(hops, count_rows(span_files(archive)))
+        hop = _archive_hop(hops, count_rows(archive))
     # In a window there is nothing to hold against each other: the ledger's time is when a
     # span was counted, a file's hour is when it started, and `retain` drops by hours.
     hops.pop(ARCHIVE_HOP, None)

@@ -17,31 +17,22 @@ from typing import Any
 
 import duckdb
 import pyarrow as pa
-from spanlite.archive import schema
 from spanlite.archive.layout import KERNEL_MINUTES, LEDGER, SPANS, TRACES, Archive
+from spanlite.archive.reader import SCHEMAS, TIME_COLUMNS, ArchiveReader
 from spanlite.errors import ArchiveError, UsageError
 from spanlite.timewindow import ALL_TIME, TimeWindow
-
-from spanlite_analytics._files import span_files, table_files
 
 #: Rows a batch when results leave DuckDB.
 BATCH_ROWS = 65_536
 NS_PER_MINUTE = 60_000_000_000
 
-SCHEMAS = {
-    SPANS: schema.SPANS,
-    TRACES: schema.TRACES,
-    KERNEL_MINUTES: schema.KERNEL_MINUTES,
-    LEDGER: schema.LEDGER,
-}
 _HIVE = {
     SPANS: {"date": "DATE", "hour": "INTEGER", "bucket": "INTEGER"},
     TRACES: {"date": "DATE", "hour": "INTEGER"},
     KERNEL_MINUTES: {"date": "DATE", "hour": "INTEGER"},
     LEDGER: {"date": "DATE"},
 }
-#: The column that a window compares, and the columns that each view adds.
-_TIME = {SPANS: "start_ns", TRACES: "start_ns", KERNEL_MINUTES: "minute_ns", LEDGER: "time_ns"}
+#: The columns that each view adds.
 _ADDED = {
     SPANS: "start_ns + duration_ns AS end_ns, make_timestamp_ns(start_ns) AS start_time, "
     "make_timestamp_ns(start_ns + duration_ns) AS end_time",
@@ -82,7 +73,7 @@ def _plain(table: pa.Schema) -> pa.Table:
 
 
 def _where(table: str, window: TimeWindow) -> str:
-    column, start = _TIME[table], window.from_ns
+    column, start = TIME_COLUMNS[table], window.from_ns
     if table == KERNEL_MINUTES and start is not None:
         start = start // NS_PER_MINUTE * NS_PER_MINUTE  # the minute that holds it
     bounds = [] if start is None else [f"{column} >= {start}"]
@@ -91,7 +82,7 @@ def _where(table: str, window: TimeWindow) -> str:
     return " AND ".join(bounds) or "true"
 
 
-def _source(con: duckdb.DuckDBPyConnection, table: str, files: list[Path]) -> str:
+def _source(con: duckdb.DuckDBPyConnection, table: str, files: list[str]) -> str:
     hive = ", ".join(f"'{name}': {kind}" for name, kind in _HIVE[table].items())
     if files:
         listed = ", ".join(map(quote, files))
@@ -100,13 +91,6 @@ def _source(con: duckdb.DuckDBPyConnection, table: str, files: list[Path]) -> st
     con.register(f"no_{table}", _plain(SCHEMAS[table]))
     nulls = ", ".join(f"NULL::{kind} AS {name}" for name, kind in _HIVE[table].items())
     return f"(SELECT *, {nulls} FROM no_{table})"
-
-
-def files_of(archive: Archive, table: str, window: TimeWindow = ALL_TIME) -> list[Path]:
-    """Files of any of the four tables within the window's partitions."""
-    if table == SPANS:
-        return span_files(archive, window)
-    return table_files(archive, table, window)
 
 
 #: What DuckDB says of a Parquet file that is not what it should be, if it does not name it.
@@ -148,9 +132,10 @@ def connect(archive: Archive, window: TimeWindow = ALL_TIME) -> duckdb.DuckDBPyC
     con.execute(f"SET temp_directory = {quote(spill)}")
     con.execute("SET autoinstall_known_extensions = false")
     con.execute("SET allow_persistent_secrets = false")
+    reader = ArchiveReader(archive)
     with plain_errors(archive):
         for table in SCHEMAS:
-            source = _source(con, table, files_of(archive, table, window))
+            source = _source(con, table, reader.duckdb_sources(table, window))
             rows = f"SELECT * FROM {source} WHERE {_where(table, window)}"
             if table == TRACES:
                 con.execute(f"CREATE VIEW trace_rows AS {rows}")

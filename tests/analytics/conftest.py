@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from spanlite.archive import schema
+from spanlite.archive.files import ABSORBED_KEY, COMPACTED
 from spanlite.archive.layout import Archive, hour_folder
 from spanlite.bucket import bucket_of
 
@@ -65,11 +67,18 @@ def trace_id(number: int) -> str:
     return f"{number:032x}"
 
 
-def _write(rows: list[dict[str, Any]], table: pa.Schema, folder: Path) -> None:
+def _write(
+    rows: list[dict[str, Any]], table: pa.Schema, folder: Path, absorbed: list[str] | None = None
+) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     columns = [pa.array([row.get(f.name) for row in rows], f.type) for f in table]
-    number = len(list(folder.glob("*.parquet")))
-    pq.write_table(pa.table(columns, schema=table), folder / f"part-{number}.parquet")
+    metadata = {schema.SCHEMA_VERSION_KEY: schema.SCHEMA_VERSION.encode()}
+    prefix = "part-"
+    if absorbed is not None:
+        metadata[ABSORBED_KEY] = json.dumps(absorbed).encode()
+        prefix = COMPACTED
+    name = f"{prefix}{len(list(folder.glob('*.parquet')))}.parquet"
+    pq.write_table(pa.table(columns, schema=table.with_metadata(metadata)), folder / name)
 
 
 class Builder:
@@ -87,7 +96,7 @@ class Builder:
             groups.setdefault(key(row), []).append(row)
         return groups
 
-    def spans(self, *rows: dict[str, Any], table: str = "incoming") -> Builder:
+    def spans(self, *rows: dict[str, Any], compacted: bool = False) -> Builder:
         def folder(row: dict[str, Any]) -> str:
             number = int(row["trace_id"], 16)
             low, high = number & (2**64 - 1), number >> 64
@@ -97,7 +106,11 @@ class Builder:
         full = [_SPAN | row for row in rows]
         for name, group in self._by(full, folder).items():
             group.sort(key=lambda r: (r["trace_id"], r["start_ns"], r["span_id"]))
-            _write(group, schema.SPANS, self.root / table / name)
+            if compacted:  # `incoming/` stays, as it does for a while after a compaction
+                old = [p.name for p in (self.root / "incoming" / name).glob("*.parquet")]
+                _write(group, schema.SPANS, self.root / "spans" / name, old)
+            else:
+                _write(group, schema.SPANS, self.root / "incoming" / name)
         return self
 
     def traces(self, *rows: dict[str, Any]) -> Builder:

@@ -99,7 +99,7 @@ def test_expired_rows_close_it(build: Any, spanlite: Any) -> None:
 
 
 def test_an_hour_in_both_places_is_counted_once(build: Any, spanlite: Any) -> None:
-    build.ledger(*closed_ledger()).spans(*spans(2)).spans(*spans(2), table="spans")
+    build.ledger(*closed_ledger()).spans(*spans(2)).spans(*spans(2), compacted=True)
     assert spanlite("ledger", "--archive", build.root)[0] == 0
 
 
