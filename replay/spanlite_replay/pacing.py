@@ -9,10 +9,13 @@ from __future__ import annotations
 import ctypes
 import gc
 import os
+import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from types import FrameType
 from typing import Literal, Protocol
 
 import numpy as np
@@ -26,7 +29,7 @@ NEVER = np.iinfo(np.int64).min
 #: Bounds of the spin tail. Below, the kernel's own wake-up is not covered; above, a core
 #: is burnt for nothing (a sleep that overshoots by more is a busy machine, not a habit).
 MIN_SPIN_NS, MAX_SPIN_NS = 50_000, 2_000_000
-#: The loop wakes at least this often, so that Ctrl-C is answered at once.
+#: The loop wakes at least this often, so that a stop is answered at once.
 MAX_SLEEP_NS = 100_000_000
 #: How far the loop looks for more due events one by one before it searches.
 _NEAR = 32
@@ -53,6 +56,31 @@ class RealClock:
     def sleep_ns(self, duration_ns: int) -> None:
         """Give the core away for this long."""
         time.sleep(duration_ns / 1e9)
+
+
+class Stop:
+    """A wish to end early. A flag and not an exception, so that it never falls between
+    noting that an event is out and sending it."""
+
+    requested = False
+
+    @contextmanager
+    def on_interrupt(self) -> Iterator[None]:
+        """Ctrl-C asks to stop; a second one raises KeyboardInterrupt."""
+        if threading.current_thread() is not threading.main_thread():
+            yield  # no signal arrives here
+            return
+
+        def handle(number: int, frame: FrameType | None) -> None:
+            if self.requested:
+                raise KeyboardInterrupt
+            self.requested = True
+
+        before = signal.signal(signal.SIGINT, handle)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGINT, before)
 
 
 class FakeClock:
@@ -126,24 +154,22 @@ def pace(
     clock: Clock,
     pacing: Pacing,
     origin_ns: int,
-    on_idle: Callable[[int], None] | None = None,
+    stop: Stop | None = None,
 ) -> Paced:
     """Call `launch(first, last)` for each run of events that has come due, in order.
 
     `due_ns` is sorted, shape (events,); the first event is due when the clock reads
-    `origin_ns`. `on_idle(done)` is called before a long sleep. Ctrl-C ends the loop and is
-    noted in the result; what `launch` raises passes through.
+    `origin_ns`. Where `stop` is requested, the loop ends before the next event, and the result
+    says so. What `launch` raises passes through.
     """
     spin_ns = measure_spin(clock) if pacing.spin_ns is None else pacing.spin_ns
     result = Paced(np.full(len(due_ns), NEVER, dtype=np.int64), spin_ns=spin_ns)
     if not len(due_ns):
         return result
-    loop = _Loop(due_ns, launch, clock, pacing, int(due_ns[0]) - origin_ns, result, on_idle)
+    stop = Stop() if stop is None else stop
+    loop = _Loop(due_ns, launch, clock, pacing, int(due_ns[0]) - origin_ns, result, stop)
     with _steady(pacing.priority):
-        try:
-            loop.run()
-        except KeyboardInterrupt:
-            result.interrupted = True
+        result.interrupted = not loop.run()
     return result
 
 
@@ -158,30 +184,32 @@ class _Loop:
         pacing: Pacing,
         shift_ns: int,
         result: Paced,
-        on_idle: Callable[[int], None] | None,
+        stop: Stop,
     ) -> None:
         self.due_ns, self.launch, self.clock, self.pacing = due_ns, launch, clock, pacing
-        self.result, self.on_idle = result, on_idle
+        self.result, self.stop = result, stop
         #: Plan time minus clock time.
         self.shift_ns = shift_ns
 
-    def run(self) -> None:
-        """Until the last event is out."""
+    def run(self) -> bool:
+        """Until the last event is out; False where it was stopped before."""
         # A memoryview gives a Python int for half the price of a numpy scalar.
         due = np.ascontiguousarray(self.due_ns).data
         seen = self.result.observed_ns.data
-        now_ns, launch, count = self.clock.now_ns, self.launch, len(due)
+        now_ns, launch, count, stop = self.clock.now_ns, self.launch, len(due), self.stop
         late_limit = None if self.pacing.late == "burst" else self.pacing.max_catchup_ns
         at = 0
         while at < count:
             deadline = due[at]
             now = now_ns() + self.shift_ns
             if now < deadline:
-                now = self._wait(deadline, now, at)
+                now = self._wait(deadline, now)
             elif late_limit is not None and now - deadline > late_limit:
                 at, now = self._late(at, now, late_limit)
                 if at == count:
                     break
+            if stop.requested:
+                return False
             last = self._due_until(due, at, now, count)
             if last - at == 1:
                 seen[at] = now
@@ -189,6 +217,7 @@ class _Loop:
                 self.result.observed_ns[at:last] = now
             launch(at, last)
             at = last
+        return True
 
     def _due_until(self, due: memoryview, at: int, now: int, count: int) -> int:
         last = at + 1
@@ -199,12 +228,12 @@ class _Loop:
             last = int(np.searchsorted(self.due_ns, now, side="right"))
         return last
 
-    def _wait(self, deadline: int, now: int, at: int) -> int:
-        """Return at the deadline, with the time."""
+    def _wait(self, deadline: int, now: int) -> int:
+        """Return at the deadline, or when asked to stop, with the time."""
         now_ns, shift, spin = self.clock.now_ns, self.shift_ns, self.result.spin_ns
         while (ahead := deadline - now - spin) > 0:
-            if self.on_idle is not None and ahead > MAX_SLEEP_NS // 2:
-                self.on_idle(at)
+            if self.stop.requested:
+                return now
             self.clock.sleep_ns(min(ahead, MAX_SLEEP_NS))
             now = now_ns() + shift
         while now < deadline:

@@ -17,8 +17,8 @@ from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
-
 from spanlite.errors import UsageError
+
 from spanlite_replay import transforms
 from spanlite_replay.recording import Recording
 
@@ -36,6 +36,14 @@ class Fate(IntEnum):
     THINNED = 3
     UNSUPPORTED = 4
     FAILED = 5
+
+
+@dataclass(frozen=True)
+class Count:
+    """Events and the spans they stand for."""
+
+    events: int
+    spans: int
 
 
 @dataclass(frozen=True)
@@ -82,6 +90,11 @@ class Plan:
 
     def __len__(self) -> int:
         return len(self.due_ns)
+
+    @property
+    def size(self) -> Count:
+        """How many events, and spans in them."""
+        return Count(len(self), int(self.spans.sum()))
 
     def digest(self) -> str:
         """SHA-256 of what will happen, as hex: the same plan has the same digest anywhere."""
@@ -141,18 +154,25 @@ def build_plan(recording: Recording, settings: PlanSettings) -> Plan:
         raise UsageError(_nothing_left(recording, sampled, settings))
     due, duration = _move(events, settings)
     due, fate = _limit(sampled, events.trace, due, settings)
-    columns: list[I64] = [due, events.start_ns, duration, events.trace, events.row, events.spans]
+    columns = (due, events.start_ns, duration, events.trace, events.row, events.spans)
     if (due[1:] < due[:-1]).any():  # delayed traces overtake nothing, but their spans mix
         order = np.argsort(due, kind="stable")
-        columns, fate = [column[order] for column in columns], fate[order]
+        columns = tuple(column[order] for column in columns)  # type: ignore[assignment]
+        fate = fate[order]
+    due, recorded, duration, trace, row, spans = columns
     return Plan(
         settings,
         sampled,
-        *columns,
+        due,
+        recorded,
+        duration,
+        trace,
+        row,
+        spans,
         fate,
         traces_sampled_out=int((~kept).sum()),
         spans_sampled_out=len(recording.start_ns) - len(sampled.start_ns),
-        spans_not_of_unit=len(sampled.start_ns) - int(events.spans.sum()),
+        spans_not_of_unit=len(sampled.start_ns) - int(spans.sum()),
     )
 
 

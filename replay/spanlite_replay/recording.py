@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-
-from spanlite.errors import UsageError
+from spanlite.archive import schema
+from spanlite.archive.layout import NS_PER_HOUR, hour_start_ns
+from spanlite.archive.reader import ArchiveReader
+from spanlite.errors import ArchiveError, UsageError
 from spanlite.timewindow import TimeWindow, format_time
-from spanlite_replay import _files
 
 #: Columns that every plan needs; `dry` reads no others.
 PLAN_COLUMNS = ("trace_id", "span_id", "start_ns", "duration_ns", "kind", "name", "service")
@@ -100,19 +100,22 @@ class Recording:
 
 
 def read_recording(
-    archive: Path, window: TimeWindow, columns: Sequence[str] | None = PLAN_COLUMNS
+    reader: ArchiveReader, window: TimeWindow, columns: Sequence[str] | None = PLAN_COLUMNS
 ) -> Recording:
     """The traces whose first span starts in the window, each whole.
 
     A trace that started more than an hour before the window, and still runs in it, is not
-    told from one that starts in it. Raises ArchiveError where there is no archive,
-    UsageError where the window is empty, naming what the archive holds.
+    told from one that starts in it. `columns` None: all. Raises UsageError where the window
+    is empty, naming what the archive holds.
     """
     wide = TimeWindow(
         None if window.from_ns is None else window.from_ns - MARGIN_NS,
         None if window.to_ns is None else window.to_ns + MARGIN_NS,
     )
-    found = Recording.from_table(_files.read_spans(archive, wide, columns))
+    names = schema.SPANS.names if columns is None else list(columns)
+    wanted = pa.schema([schema.SPANS.field(name) for name in names])
+    table = pa.Table.from_batches(list(reader.scan(wide, names)), wanted)
+    found = Recording.from_table(table)
     starts = found.trace_starts()
     inside = np.ones(found.traces, dtype=np.bool_)
     if window.from_ns is not None:
@@ -120,16 +123,17 @@ def read_recording(
     if window.to_ns is not None:
         inside &= starts < window.to_ns
     if not inside.any():
-        raise UsageError(f"no trace starts in {window}; {_extent(archive)}")
+        raise UsageError(f"no trace starts in {window}; {_extent(reader)}")
     return found if inside.all() else found.take(inside)
 
 
-def _extent(archive: Path) -> str:
-    extent = _files.extent(archive)
-    if extent is None:
-        return f"'{archive}' holds no spans at all"
-    first, last = (format_time(moment) for moment in extent)
-    return f"'{archive}' has hours from {first} to {last}: choose --from and --to within"
+def _extent(reader: ArchiveReader) -> str:
+    root, hours = reader.archive.root, reader.hours()
+    if not hours:
+        return f"'{root}' holds no spans at all"
+    first = format_time(hour_start_ns(hours[0]))
+    last = format_time(hour_start_ns(hours[-1]) + NS_PER_HOUR)
+    return f"'{root}' has spans from {first} to {last}: choose --from and --to within"
 
 
 def _numpy(table: pa.Table, name: str) -> npt.NDArray[np.int64]:
@@ -150,6 +154,9 @@ def _parse_ids(
 
 def hex_to_halves(texts: pa.Array) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]:
     """(low, high) of trace ids of 32 hex digits each, shape (n,)."""
-    raw = bytes.fromhex("".join(texts.to_pylist()))
-    halves = np.frombuffer(raw, dtype=">u8").reshape(-1, 2).astype(np.uint64)
+    try:
+        raw = bytes.fromhex("".join(texts.to_pylist()))
+        halves = np.frombuffer(raw, dtype=">u8").reshape(len(texts), 2).astype(np.uint64)
+    except ValueError:
+        raise ArchiveError("a trace_id of the archive is not 32 hex digits") from None
     return halves[:, 1].copy(), halves[:, 0].copy()

@@ -11,7 +11,6 @@ from fractions import Fraction
 
 import numpy as np
 import numpy.typing as npt
-
 from spanlite.bucket import trace_hash
 from spanlite.errors import UsageError
 

@@ -13,13 +13,17 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from spanlite.archive._columns import (
+    MAX_DISTINCT,
     Array,
+    Coded,
     Column,
     Numbers,
-    Words,
+    code_dtype,
     concat,
     constant,
+    encode_runs,
     is_constant,
+    merge_coded,
     take,
 )
 from spanlite.codec import BatchView
@@ -27,7 +31,7 @@ from spanlite.kinds import COPY_KIND_WORDS, KIND_WORDS, STATUS_WORDS
 from spanlite.schema import LAUNCH_COLUMNS
 
 #: The resource attribute that marks the spans of a replay.
-REPLAY_ATTRIBUTE = "spanlite.replay.id"
+REPLAY_ATTRIBUTE = "spanlite.replay_id"
 
 #: Archive column -> its type and the sentinel that becomes null.
 NUMBERS: dict[str, tuple[type[np.signedinteger[Any]], int | None]] = {
@@ -45,6 +49,10 @@ NUMBERS: dict[str, tuple[type[np.signedinteger[Any]], int | None]] = {
     "bytes": (np.int64, 0),
     "flags": (np.int32, None),
 }
+#: Columns whose values nearly all differ: written as differences, never as a dictionary.
+DENSE = frozenset(
+    {"span_id", "parent_span_id", "start_ns", "duration_ns", "correlation_id", "graph_node_id"}
+)
 #: Columns of small enumerations: their words, the prefix of a number without a word, and
 #: whether 0 is null.
 ENUMS: dict[str, tuple[tuple[str, ...], str, bool]] = {
@@ -81,7 +89,7 @@ class Rows:
     def __init__(self, pieces: Sequence[Piece]) -> None:
         self._pieces = pieces
         self.sizes = [len(piece) for piece in pieces]
-        self.trace_words, rank = _traces(pieces)
+        self._trace_words, rank = _traces(pieces)
         start = self._gather("start_ns")
         self._order = sort_rows(rank, start, self._gather("span_id"))
         self._rank = take(rank, self._order)
@@ -90,63 +98,76 @@ class Rows:
     def __len__(self) -> int:
         return sum(self.sizes)
 
+    def columns(self) -> dict[str, Column]:
+        """Every archive column, in sorted order."""
+        out: dict[str, Column] = {"trace_id": Coded(self._rank, self._trace_words)}
+        for name in NUMBERS:
+            out[name] = Numbers(self.start_ns) if name == "start_ns" else self._numbers(name)
+        for name in ENUMS:
+            out[name] = self._enum(name)
+        out["name"] = self._text("name", 0)
+        out["attributes"] = self._text("attributes", 1)
+        out.update(self._launches())
+        out.update(self._senders())
+        out["links"] = self._links()
+        weights = [piece.weights for piece in self._pieces]
+        out["sampling_weight"] = self._coded(weights, None) or Numbers(self._place(weights))
+        return out
+
     def _gather(self, name: str) -> Array:
         return concat([piece.column(name) for piece in self._pieces])
 
-    def _sorted(self, name: str, rows: Array | None) -> Array:
-        return take(take(self._gather(name), self._order), rows)
+    def _place(self, parts: Sequence[Array]) -> Array:
+        return take(concat(parts), self._order)
 
-    def columns(self, rows: Array | None = None) -> dict[str, Column]:
-        """Every archive column of these rows (None: all), in sorted order."""
-        out: dict[str, Column] = {"trace_id": Words(take(self._rank, rows), self.trace_words)}
-        for name, (kind, none) in NUMBERS.items():
-            out[name] = numbers(self._sorted(name, rows), kind, none)
-        for name in ENUMS:
-            out[name] = enum_words(name, self._sorted(name, rows))
-        for name, shift in (("name", 0), ("attributes", 1)):
-            out[name] = self._text(name, shift, rows)
-        out.update(self._launches(rows))
-        out.update(self._senders(rows))
-        out["links"] = self._links(rows)
-        weights = concat([piece.weights for piece in self._pieces])
-        out["sampling_weight"] = Numbers(take(take(weights, self._order), rows))
-        return out
+    def _coded(self, parts: Sequence[Array], none: int | None) -> Coded | None:
+        encoded = []
+        for part in parts:
+            pair = encode_runs(part)
+            if pair is None:
+                return None
+            encoded.append(pair)
+        merged = merge_coded(encoded, none)
+        return merged and merged.rows(self._order)
 
-    def _place(self, parts: Sequence[Array], rows: Array | None) -> Array:
-        return take(take(concat(parts), self._order), rows)
+    def _numbers(self, name: str) -> Column:
+        kind, none = NUMBERS[name]
+        if name not in DENSE:
+            coded = self._coded([piece.column(name) for piece in self._pieces], none)
+            if coded is not None:
+                return Coded(coded.codes, np.asarray(coded.words).astype(kind))
+        return numbers(take(self._gather(name), self._order), kind, none)
 
-    def _text(self, name: str, shift: int, rows: Array | None) -> Words:
+    def _enum(self, name: str) -> Coded:
+        coded = self._coded([piece.column(name) for piece in self._pieces], None)
+        assert coded is not None  # 256 values at most
+        return enum_words(name, coded)
+
+    def _text(self, name: str, shift: int) -> Coded:
         pools = [piece.view.strings for piece in self._pieces]
         merged = pa.concat_arrays(pools).dictionary_encode()
-        codes = np.concatenate((merged.indices.to_numpy(), np.array([-1], np.int32)))
+        kind = code_dtype(len(merged.dictionary))
+        codes = merged.indices.to_numpy().astype(kind)
         parts, base = [], 0
         for piece, pool in zip(self._pieces, pools, strict=True):
-            index = piece.column(name)
-            if is_constant(index):
-                none = int(index[0]) < shift
-                code = -1 if none else codes[base + int(index[0]) - shift]
-                parts.append(constant(np.int32(code), len(index)))
-            else:
-                local = index.astype(np.int64) - shift
-                parts.append(codes.take(np.where(local < 0, -1, local + base)))
+            # Index 0 of the batch's column is null where the column is shifted by one.
+            local = np.concatenate((np.full(shift, -1, kind), codes[base : base + len(pool)]))
+            parts.append(take_table(local, piece.column(name)))
             base += len(pool)
-        return Words(self._place(parts, rows), merged.dictionary)
+        return Coded(self._place(parts), merged.dictionary)
 
-    def _launches(self, rows: Array | None) -> dict[str, Numbers]:
+    def _launches(self) -> dict[str, Column]:
         parts, base = [], 0
         for piece in self._pieces:
-            index = piece.column("launch")
-            if is_constant(index):
-                parts.append(constant(np.int64(index[0]) + (base if index[0] else 0), len(index)))
-            else:
-                parts.append(np.where(index == 0, 0, index.astype(np.int64) + base))
-            base += len(piece.view.launch_table("grid_x")) - 1
-        code = self._place(parts, rows)
+            size = len(piece.view.launch_table("grid_x")) - 1
+            local = np.concatenate(([0], np.arange(base + 1, base + size + 1)))
+            parts.append(take_table(local, piece.column("launch")))
+            base += size
+        code = self._place(parts)
         tables = [self._launch_table(name) for name in LAUNCH_COLUMNS]
-        given: Array = take_table(np.any(tables, axis=0), code)
-        valid = None if given.all() else given
+        given = np.any(tables, axis=0)
         return {
-            name: Numbers(take_table(table, code), valid)
+            name: _launch_column(table, given, code)
             for name, table in zip(LAUNCH_COLUMNS, tables, strict=True)
         }
 
@@ -155,48 +176,49 @@ class Rows:
         table: Array = np.concatenate([np.zeros(1, np.uint32), *parts])
         return table.view(np.int32)
 
-    def _per_piece(self, value: Callable[[Piece], Any], rows: Array | None) -> Array:
-        parts = [constant(value(p), n) for p, n in zip(self._pieces, self.sizes, strict=True)]
-        return self._place(parts, rows)
+    def _per_piece(self, value: Callable[[Piece], Any]) -> list[Array]:
+        return [constant(value(p), n) for p, n in zip(self._pieces, self.sizes, strict=True)]
 
-    def _sender_words(self, value: Callable[[Piece], str | None], rows: Array | None) -> Words:
+    def _sender_words(self, value: Callable[[Piece], str | None]) -> Coded:
         words: dict[str, int] = {}
-        codes = self._per_piece(
-            lambda piece: np.int32(
-                -1 if (word := value(piece)) is None else words.setdefault(word, len(words))
-            ),
-            rows,
-        )
-        return Words(codes, pa.array(list(words), pa.string()))
 
-    def _senders(self, rows: Array | None) -> dict[str, Column]:
-        process = self._per_piece(lambda p: np.int64(process_id(p.resource) or 0), rows)
-        offset = self._per_piece(lambda p: np.int64(p.view.header.clock_offset_ns), rows)
-        uncertainty = self._per_piece(
-            lambda p: np.uint64(p.view.header.clock_uncertainty_ns).astype(np.int64), rows
-        )
+        def code(piece: Piece) -> np.int32:
+            word = value(piece)
+            return np.int32(-1 if word is None else words.setdefault(word, len(words)))
+
+        codes = self._place(self._per_piece(code))
+        return Coded(codes, pa.array(list(words), pa.string()))
+
+    def _sender_numbers(self, value: Callable[[Piece], Any], none: int | None = None) -> Column:
+        coded = self._coded(self._per_piece(value), none)
+        return coded or numbers(self._place(self._per_piece(value)), np.int64, none)
+
+    def _senders(self) -> dict[str, Column]:
         return {
-            "service": self._sender_words(lambda p: text_of(p.resource, "service.name"), rows),
-            "host": self._sender_words(lambda p: text_of(p.resource, "host.name"), rows),
-            "process_id": numbers(process, np.int64, 0),
-            "resource": self._sender_words(lambda p: resource_text(p.resource), rows),
+            "service": self._sender_words(lambda p: text_of(p.resource, "service.name")),
+            "host": self._sender_words(lambda p: text_of(p.resource, "host.name")),
+            "process_id": self._sender_numbers(lambda p: np.int64(process_id(p.resource)), 0),
+            "resource": self._sender_words(lambda p: resource_text(p.resource)),
             "replay_id": self._sender_words(
-                lambda p: text_of(p.resource, REPLAY_ATTRIBUTE) or None, rows
+                lambda p: text_of(p.resource, REPLAY_ATTRIBUTE) or None
             ),
-            "clock_offset_ns": Numbers(offset),
-            "clock_uncertainty_ns": Numbers(uncertainty),
+            "clock_offset_ns": self._sender_numbers(
+                lambda p: np.int64(p.view.header.clock_offset_ns)
+            ),
+            "clock_uncertainty_ns": self._sender_numbers(
+                lambda p: np.uint64(p.view.header.clock_uncertainty_ns).astype(np.int64)
+            ),
         }
 
-    def _links(self, rows: Array | None) -> pa.Array:
+    def _links(self) -> pa.Array:
         parts = [archive_links(piece.view, piece.rows) for piece in self._pieces]
-        count = len(self) if rows is None else len(rows)
         if all(part is None for part in parts):
-            return pa.nulls(count, LINKS)
+            return pa.nulls(len(self), LINKS)
         arrays = [
             pa.nulls(size, LINKS) if part is None else part
             for part, size in zip(parts, self.sizes, strict=True)
         ]
-        return pa.concat_arrays(arrays).take(pa.array(take(self._order, rows)))
+        return pa.concat_arrays(arrays).take(pa.array(self._order))
 
 
 LINKS = pa.list_(
@@ -227,10 +249,10 @@ def archive_links(view: BatchView, rows: Array | None) -> pa.ListArray | None:
 
 
 def take_table(table: Array, code: Array) -> Array:
-    """`table[code]`; a constant where the code or the table is one."""
-    if is_constant(code) or (table == table[0]).all():
-        return constant(table[code[0]] if len(code) else table[0], len(code))
-    return table.take(code)
+    """`table[code]`; a constant where the code is one."""
+    if is_constant(code):
+        return constant(table[code[0]], len(code))
+    return table.take(code.astype(np.int64, copy=False))
 
 
 def numbers(values: Array, kind: type[np.signedinteger[Any]], none: int | None) -> Numbers:
@@ -246,17 +268,26 @@ def numbers(values: Array, kind: type[np.signedinteger[Any]], none: int | None) 
     return Numbers(values, None if valid.all() else valid)
 
 
-def enum_words(name: str, values: Array) -> Words:
-    """Numbers of an enumeration as words."""
+def enum_words(name: str, coded: Coded) -> Coded:
+    """A column of an enumeration's numbers as words."""
     words, prefix, zero_is_null = ENUMS[name]
-    highest = int(values[0] if is_constant(values) else values.max(initial=0))
-    more = [f"{prefix}{number}" for number in range(len(words), highest + 1)]
-    pool = pa.array([*words, *more], pa.string())
-    if is_constant(values):
-        code = int(values[0])
-        return Words(constant(-1 if zero_is_null and code == 0 else code, len(values)), pool)
-    codes = values.astype(np.int32)
-    return Words(np.where(codes == 0, -1, codes) if zero_is_null else codes, pool)
+    used = np.asarray(coded.words).tolist()
+    text = [words[number] if number < len(words) else f"{prefix}{number}" for number in used]
+    if not (zero_is_null and used[:1] == [0]):
+        return Coded(coded.codes, pa.array(text, pa.string()))
+    codes = coded.codes
+    less = constant(codes[0] - 1, len(codes)) if is_constant(codes) else codes - 1
+    return Coded(less, pa.array(text[1:], pa.string()))
+
+
+def _launch_column(table: Array, given: Array, code: Array) -> Column:
+    words, place = np.unique(table, return_inverse=True)
+    if len(words) > MAX_DISTINCT:
+        return Numbers(take_table(table, code), take_table(given, code))
+    local = np.where(given, place, -1).astype(np.int16)
+    if (local == local[0]).all():
+        return Coded(constant(local[0], len(code)), words)
+    return Coded(take_table(local, code), words)
 
 
 def text_of(resource: dict[str, Any], key: str) -> str:
@@ -265,12 +296,12 @@ def text_of(resource: dict[str, Any], key: str) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
-def process_id(resource: dict[str, Any]) -> int | None:
-    """`process.pid` where it is an integer that fits, else None."""
+def process_id(resource: dict[str, Any]) -> int:
+    """`process.pid` where it is an integer that fits, else 0."""
     value = resource.get("process.pid")
     if not isinstance(value, int) or isinstance(value, bool):
-        return None
-    return value if -(2**63) <= value < 2**63 else None
+        return 0
+    return value if -(2**63) <= value < 2**63 else 0
 
 
 def resource_text(resource: dict[str, Any]) -> str:

@@ -1,0 +1,1 @@
+"""Subcommands of `spanlite` that replay adds, one file each."""

@@ -1,0 +1,273 @@
+"""`spanlite replay`: run a window of an archive again, at another time, speed or rate."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import secrets
+import sys
+import time
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+
+from spanlite.archive.reader import ArchiveReader
+from spanlite.cli import INTERRUPTED
+from spanlite.errors import UsageError
+from spanlite.settings import add_bootstrap_argument, bootstrap_of, default_archive
+from spanlite.timewindow import (
+    TimeWindow,
+    add_window_arguments,
+    format_time,
+    parse_duration,
+    parse_time,
+    window_of,
+)
+from spanlite.topics import RAW_TOPIC
+
+from spanlite_replay.commands._progress import Progress
+from spanlite_replay.pacing import Pacing
+from spanlite_replay.plan import Plan, PlanSettings, build_plan
+from spanlite_replay.recording import PLAN_COLUMNS, read_recording
+from spanlite_replay.report import Report
+from spanlite_replay.runner import run_plan
+from spanlite_replay.targets import DryTarget, KafkaTarget, Target
+from spanlite_replay.transforms import check_ratio
+
+#: How fast batches are encoded, at worst, so that a replay "from now" starts when ready.
+ENCODE_SPANS_PER_S = 250_000
+_REPLAY_ID = re.compile(r"[A-Za-z0-9._:/-]{1,100}")
+_EPILOG = """\
+transforms, always in this order: window, sample whole traces, gap cap, speed, shift, QPS
+
+examples:
+  spanlite replay data/archive --speed 2 --no-wait          print the schedule
+  spanlite replay data/archive --last 1h --qps 500 --over thin --target kafka
+"""
+
+
+@dataclass(frozen=True)
+class Job:
+    """What the flags ask for, checked."""
+
+    window: TimeWindow
+    settings: PlanSettings
+    pacing: Pacing | None
+
+
+class ReplayCommand:
+    """The `replay` subcommand."""
+
+    summary = "Run a window of an archive again, at another time, speed or rate"
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Declare the flags."""
+        parser.formatter_class = argparse.RawDescriptionHelpFormatter
+        parser.epilog = _EPILOG
+        parser.add_argument(
+            "archive", nargs="?", metavar="ARCHIVE", help="archive folder (default: as elsewhere)"
+        )
+        add_window_arguments(parser)
+        _add_transforms(parser)
+        _add_pacing(parser)
+        _add_targets(parser)
+
+    def run(self, args: argparse.Namespace) -> int:
+        """Read, plan, run, report."""
+        job = job_of(args)
+        reader = ArchiveReader(Path(args.archive) if args.archive else default_archive())
+        progress = Progress(sys.stderr)
+        target = _target(args, reader.archive.bucket_count, progress)
+        columns = None if args.target == "kafka" else PLAN_COLUMNS
+        with progress.doing(f"reading {job.window}"):
+            recording = read_recording(reader, job.window, columns)
+        with progress.doing(f"planning {len(recording.start_ns):,} spans"):
+            plan = build_plan(recording, job.settings)
+        if args.target == "kafka" and job.settings.start_at_ns is None:
+            plan = plan.moved_to(_soon(plan))
+        starts_ns = None if _is_dry_as_recorded(args) else int(plan.due_ns[0])
+        report = run_plan(
+            plan,
+            target,
+            job.pacing,
+            start_at_ns=starts_ns,
+            on_start=lambda: progress.say(_announce(plan, job)),
+        )
+        return _finish(report, args)
+
+
+def _soon(plan: Plan) -> int:
+    return time.time_ns() + 1_000_000_000 * (1 + plan.size.spans // ENCODE_SPANS_PER_S)
+
+
+def _is_dry_as_recorded(args: argparse.Namespace) -> bool:
+    return args.target == "dry" and args.start_at is None
+
+
+def _announce(plan: Plan, job: Job) -> str:
+    span_s = (int(plan.due_ns[-1]) - int(plan.due_ns[0])) / 1e9
+    times = f"{format_time(int(plan.due_ns[0]))} to {format_time(int(plan.due_ns[-1]))}"
+    wait = f", {span_s:,.1f} s to go" if job.pacing is not None else ", without waiting"
+    return f"replaying {len(plan):,} events as {times}{wait}"
+
+
+def _finish(report: Report, args: argparse.Namespace) -> int:
+    # The schedule has the standard output where it is not given a file.
+    stream = sys.stderr if args.target == "dry" and args.out is None else sys.stdout
+    print(report.to_json() if args.json else report.to_text(), file=stream)
+    if report.interrupted:
+        return INTERRUPTED
+    failed = report.fates["failed"].events
+    return 0 if report.closes and not failed else 1
+
+
+def _add_transforms(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("transforms")
+    group.add_argument(
+        "--unit",
+        choices=["span", "trace", "request"],
+        default="span",
+        help="an event is each span (default), each trace as a whole, or each trace that "
+        "holds a request; the last two keep the times inside a trace as recorded",
+    )
+    group.add_argument("--sample", metavar="FRACTION", help="keep this share of whole traces")
+    group.add_argument("--seed", type=int, default=0, help="of --sample and thin (default 0)")
+    group.add_argument(
+        "--max-gap", metavar="DURATION", help="shorten each time in which nothing ran to this"
+    )
+    group.add_argument("--speed", metavar="X", help="2 is twice as fast, 0.5 or 1/2 half")
+    group.add_argument(
+        "--start-at",
+        metavar="TIME",
+        help="when the first event is due; a time to come is waited for "
+        "(default: dry as recorded, kafka now)",
+    )
+    group.add_argument(
+        "--qps",
+        metavar="N",
+        help="at most N arrivals a second: traces, or requests with --unit request",
+    )
+    group.add_argument(
+        "--over",
+        choices=["delay", "drop", "thin"],
+        help="what is above --qps: delay it (default), drop what does not fit, or thin all "
+        "traffic by one random share that fits",
+    )
+    group.add_argument(
+        "--burst",
+        metavar="B",
+        type=int,
+        help="allow B arrivals at once, then none for B/N s (default: delay 1, so evenly "
+        "spaced; drop and thin one second's worth)",
+    )
+
+
+def _add_pacing(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("pacing")
+    group.add_argument("--no-wait", action="store_true", help="do not wait for deadlines")
+    group.add_argument(
+        "--late",
+        choices=["burst", "reanchor", "drop"],
+        help="events that are late: send all at once (default), move the rest of the plan, "
+        "or drop them",
+    )
+    group.add_argument(
+        "--max-catchup",
+        metavar="DURATION",
+        help="reanchor or drop only what is later than this (default 100ms)",
+    )
+    group.add_argument(
+        "--priority", action="store_true", help="ask the scheduler to prefer the replay"
+    )
+
+
+def _add_targets(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("target")
+    group.add_argument(
+        "--target",
+        choices=["dry", "kafka"],
+        default="dry",
+        help="dry: write the schedule (default); kafka: send the spans again with new ids",
+    )
+    group.add_argument(
+        "--out", metavar="FILE", help="dry: schedule as .jsonl or .parquet (default: print it)"
+    )
+    add_bootstrap_argument(group)
+    group.add_argument("--topic", help=f"kafka: topic (default {RAW_TOPIC})")
+    group.add_argument(
+        "--replay-id", metavar="ID", help="kafka: marks the spans, and decides their new ids"
+    )
+    group.add_argument("--json", action="store_true", help="report as one JSON object")
+
+
+def job_of(args: argparse.Namespace) -> Job:
+    """Read and check the flags. Raises UsageError."""
+    _check_conflicts(args)
+    settings = PlanSettings(
+        unit=args.unit,
+        sample=Fraction(1) if args.sample is None else check_ratio("--sample", args.sample),
+        seed=args.seed,
+        max_gap_ns=None if args.max_gap is None else parse_duration(args.max_gap),
+        speed=Fraction(1) if args.speed is None else check_ratio("--speed", args.speed),
+        start_at_ns=None if args.start_at is None else parse_time(args.start_at),
+        qps=None if args.qps is None else check_ratio("--qps", args.qps),
+        over=args.over or "delay",
+        burst=args.burst,
+    )
+    if settings.sample > 1:
+        raise UsageError(f"--sample {args.sample} is a share: give a number above 0, 1 at most")
+    return Job(window_of(args), settings, None if args.no_wait else _pacing(args))
+
+
+def _pacing(args: argparse.Namespace) -> Pacing:
+    catchup = (
+        Pacing.max_catchup_ns if args.max_catchup is None else parse_duration(args.max_catchup)
+    )
+    return Pacing(args.late or "burst", catchup, priority=args.priority)
+
+
+def _check_conflicts(args: argparse.Namespace) -> None:
+    dry, kafka = args.target == "dry", args.target == "kafka"
+    for is_wrong, message in (
+        (args.over and not args.qps, "--over says what is done above a rate: give --qps too"),
+        (args.burst is not None and not args.qps, "--burst belongs to a rate: give --qps too"),
+        (args.burst is not None and args.burst < 1, f"--burst {args.burst} must be 1 or more"),
+        (kafka and args.out, "--out is the schedule of --target dry"),
+        (dry and args.bootstrap, "--bootstrap needs --target kafka"),
+        (dry and args.topic, "--topic needs --target kafka"),
+        (dry and args.replay_id, "--replay-id needs --target kafka"),
+        (args.no_wait and args.late, "--no-wait keeps no deadlines, so nothing is --late"),
+        (
+            args.no_wait and args.max_catchup,
+            "--no-wait keeps no deadlines: leave --max-catchup out",
+        ),
+        (args.no_wait and args.priority, "--no-wait keeps no deadlines: leave --priority out"),
+        (
+            args.max_catchup and args.late in (None, "burst"),
+            "--max-catchup needs --late reanchor or --late drop: burst catches up on everything",
+        ),
+        (
+            kafka and args.late == "drop",
+            "--late drop needs --target dry: kafka sends batches that are made beforehand",
+        ),
+        (
+            args.replay_id and not _REPLAY_ID.fullmatch(args.replay_id),
+            f"--replay-id '{args.replay_id}' may hold letters, digits and . _ : / - only",
+        ),
+    ):
+        if is_wrong:
+            raise UsageError(message)
+
+
+def _target(args: argparse.Namespace, bucket_count: int, progress: Progress) -> Target:
+    if args.target == "dry":
+        return DryTarget(None if args.out is None else Path(args.out), sys.stdout)
+    replay_id = (
+        args.replay_id or f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}-{secrets.token_hex(4)}"
+    )
+    return KafkaTarget(
+        bootstrap_of(args), replay_id, bucket_count, args.topic or RAW_TOPIC, progress.count
+    )
+
+
+command = ReplayCommand()

@@ -1,0 +1,154 @@
+"""What a replay did: how well it kept time, and where every event went."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from spanlite_replay.pacing import NEVER, Paced
+from spanlite_replay.plan import Count, Fate, Plan
+
+I64 = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Timing:
+    """How well the deadlines were kept. Errors are dispatch minus deadline."""
+
+    error_p50_us: float
+    error_p99_us: float
+    error_p999_us: float
+    error_max_us: float
+    drift_us_per_s: float
+    asked_per_s: float
+    achieved_per_s: float
+    spin_us: float
+
+    @classmethod
+    def of(cls, due_ns: I64, paced: Paced) -> Timing | None:
+        """Of the events that were dispatched; None where there are none."""
+        went = paced.observed_ns != NEVER
+        due, seen = due_ns[went], paced.observed_ns[went]
+        if not len(due):
+            return None
+        error = seen - due
+        p50, p99, p999 = np.percentile(error, [50, 99, 99.9]) / 1e3
+        return cls(
+            float(p50),
+            float(p99),
+            float(p999),
+            float(error.max() / 1e3),
+            drift_us_per_s(due, error),
+            rate(due),
+            rate(seen),
+            paced.spin_ns / 1e3,
+        )
+
+
+def rate(times_ns: I64) -> float:
+    """Events a second, from the first to the last; 0 for fewer than two moments."""
+    span_ns = int(times_ns[-1] - times_ns[0]) if len(times_ns) > 1 else 0
+    return (len(times_ns) - 1) * 1e9 / span_ns if span_ns > 0 else 0.0
+
+
+def drift_us_per_s(due_ns: I64, error_ns: I64, blocks: int = 64) -> float:
+    """By how much the error grows each second: a line through the medians of blocks.
+
+    Medians, so that a single late wake-up does not look like drift.
+    """
+    parts = min(blocks, len(due_ns))
+    if parts < 2 or due_ns[0] == due_ns[-1]:
+        return 0.0
+    edges = np.linspace(0, len(due_ns), parts + 1).astype(np.int64)
+    pairs = list(pairwise(edges.tolist()))
+    seconds = np.array([np.median(due_ns[a:b] - due_ns[0]) for a, b in pairs]) / 1e9
+    errors = np.array([np.median(error_ns[a:b]) for a, b in pairs]) / 1e3
+    spread = seconds - seconds.mean()
+    return float((spread * errors).sum() / (spread * spread).sum())
+
+
+@dataclass(frozen=True)
+class Report:
+    """The whole result. `closes` says whether every planned event is accounted for."""
+
+    target: str
+    unit: str
+    digest: str
+    planned: Count
+    fates: dict[str, Count]
+    dropped_why: dict[str, int]
+    traces: int
+    left_out: dict[str, int]
+    moved_ns: int
+    interrupted: bool
+    timing: Timing | None
+    facts: dict[str, int | str] = field(default_factory=dict)
+    why_failed: str = ""
+
+    @property
+    def closes(self) -> bool:
+        """planned = launched + dropped + thinned + unsupported + failed, events and spans."""
+        events = sum(count.events for count in self.fates.values())
+        spans = sum(count.spans for count in self.fates.values())
+        return (events, spans) == (self.planned.events, self.planned.spans)
+
+    def conservation(self) -> str:
+        """The line that is always printed."""
+        terms = " + ".join(f"{count.events:,} {word}" for word, count in self.fates.items())
+        return f"{self.planned.events:,} planned {'=' if self.closes else '≠'} {terms}"
+
+    def to_json(self) -> str:
+        """One JSON object."""
+        body: dict[str, Any] = asdict(self)
+        body["closes"] = self.closes
+        body["conservation"] = self.conservation()
+        return json.dumps(body, ensure_ascii=False)
+
+    def to_text(self) -> str:
+        """Lines for a terminal."""
+        spans = " + ".join(f"{count.spans:,} {word}" for word, count in self.fates.items())
+        lines = [
+            f"replay to {self.target}, one event a {self.unit}"
+            + (", interrupted" if self.interrupted else ""),
+            f"  plan      {self.planned.events:,} events, {self.planned.spans:,} spans, "
+            f"{self.traces:,} traces, digest {self.digest[:16]}",
+            *[f"  left out  {count:,} {word}" for word, count in self.left_out.items() if count],
+            *self._timing_lines(),
+            f"  events    {self.conservation()}",
+            f"  spans     {self.planned.spans:,} planned = {spans}",
+            *[f"  dropped   {count:,} {word}" for word, count in self.dropped_why.items() if count],
+            *[f"  {word:<9} {value}" for word, value in self.facts.items()],
+        ]
+        if self.why_failed:
+            lines.append(f"  failed    {self.why_failed}")
+        return "\n".join(lines)
+
+    def _timing_lines(self) -> list[str]:
+        t = self.timing
+        if t is None:
+            return []
+        lines = [
+            f"  rate      {t.achieved_per_s:,.1f} events/s of {t.asked_per_s:,.1f} asked",
+            f"  error     p50 {t.error_p50_us:,.1f} us, p99 {t.error_p99_us:,.1f} us, "
+            f"p99.9 {t.error_p999_us:,.1f} us, max {t.error_max_us:,.1f} us",
+            f"  drift     {t.drift_us_per_s:+,.3f} us/s",
+        ]
+        if self.moved_ns:
+            lines.append(f"  moved     {self.moved_ns / 1e6:,.3f} ms later by --late reanchor")
+        return lines
+
+
+def count_fates(plan: Plan, fate: npt.NDArray[np.uint8]) -> dict[str, Count]:
+    """Events and spans of each fate but PLANNED, in the order of the conservation line."""
+    events = np.bincount(fate, minlength=len(Fate))
+    spans = np.bincount(fate, weights=plan.spans, minlength=len(Fate)).astype(np.int64)
+    return {
+        one.name.lower(): Count(int(events[one]), int(spans[one]))
+        for one in Fate
+        if one is not Fate.PLANNED
+    }
