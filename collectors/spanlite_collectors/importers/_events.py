@@ -1,0 +1,146 @@
+"""What every reader of recorded traces hands to the assembler: rows and interned text.
+
+A reader turns each record of its file into one tuple; chunks of them become
+numpy arrays of `EVENT` rows. Text is interned, so a row holds small numbers only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+from spanlite.kinds import SpanKind
+from spanlite.schema import LAUNCH_COLUMNS
+
+Rows: TypeAlias = npt.NDArray[Any]
+I64: TypeAlias = npt.NDArray[np.int64]
+U64: TypeAlias = npt.NDArray[np.uint64]
+
+#: Rows kept as Python tuples before they become numpy.
+CHUNK = 1 << 16
+NO_LAUNCH = (0,) * len(LAUNCH_COLUMNS)
+
+
+#: One row as a reader makes it: the fields of EVENT in order, `scope` last.
+Row: TypeAlias = tuple[int | bool, ...]
+
+EVENT = np.dtype(
+    [
+        ("kind", "u1"),
+        ("start", "i8"),
+        ("duration", "i8"),
+        ("name", "i4"),
+        ("process", "i4"),
+        ("thread", "u8"),
+        ("on_device", "?"),
+        ("free_range", "?"),
+        ("attributes", "i4"),
+        ("status", "u1"),
+        ("device", "i4"),
+        ("context", "i8"),
+        ("stream", "i8"),
+        ("correlation", "u8"),
+        ("external", "u8"),
+        ("graph_id", "u4"),
+        ("graph_node", "u8"),
+        ("launch", "i4"),
+        ("bytes", "u8"),
+        ("copy_kind", "u1"),
+        ("flags", "u4"),
+        ("scope", "i4"),
+    ]
+)
+
+
+def event_row(
+    kind: int,
+    start: int,
+    duration: int,
+    name: int,
+    process: int = -1,
+    thread: int = 0,
+    on_device: bool = False,
+    free_range: bool = False,
+    attributes: int = -1,
+    status: int = 0,
+    device: int = -1,
+    context: int = -1,
+    stream: int = -1,
+    correlation: int = 0,
+    external: int = 0,
+    graph_id: int = 0,
+    graph_node: int = 0,
+    launch: int = 0,
+    bytes: int = 0,
+    copy_kind: int = 0,
+    flags: int = 0,
+) -> Row:
+    """One row. The defaults mean "none"; `start` and `duration` are ns on the file's clock.
+
+    `name`, `attributes` and `launch` are numbers in Strings and Launches; `process` is the
+    reader's own count (-1 on a device row: that of its launch). A device row is joined to
+    its launch by `correlation`, or to an operator by `external`; any other row is nested in
+    its thread. A `free_range` may overlap others of its thread (NVTX start/end), so it
+    gets no children.
+    """
+    return (
+        kind, start, duration, name, process, thread, on_device, free_range, attributes, status,
+        device, context, stream, correlation, external, graph_id, graph_node, launch, bytes,
+        copy_kind, flags, -1,
+    )  # fmt: skip
+
+
+#: Kinds that open a trace of their own.
+SCOPE_KINDS = (SpanKind.STEP, SpanKind.REQUEST)
+
+
+class Strings:
+    """Each distinct text once, numbered in order of first appearance."""
+
+    def __init__(self) -> None:
+        self._codes: dict[str, int] = {}
+
+    def code(self, text: str) -> int:
+        """The number of a text."""
+        return self._codes.setdefault(text, len(self._codes))
+
+    def texts(self) -> list[str]:
+        """All texts; position is number."""
+        return list(self._codes)
+
+
+class Launches:
+    """Each distinct launch configuration once; number 0 is "none"."""
+
+    def __init__(self) -> None:
+        self._codes: dict[tuple[int, ...], int] = {NO_LAUNCH: 0}
+
+    def code(self, config: tuple[int, ...]) -> int:
+        """The number of a configuration, in the order of LAUNCH_COLUMNS."""
+        return self._codes.setdefault(config, len(self._codes))
+
+    def table(self) -> npt.NDArray[np.uint32]:
+        """All configurations, shape (n, 12)."""
+        return np.array(list(self._codes), dtype=np.uint32)
+
+
+class EventBuffer:
+    """Collects tuples and hands on numpy chunks."""
+
+    def __init__(self, take: Callable[[Rows], None]) -> None:
+        self._take = take
+        self._rows: list[Row] = []
+
+    def append(self, row: Row) -> None:
+        """Add one row."""
+        self._rows.append(row)
+        if len(self._rows) >= CHUNK:
+            self.flush()
+
+    def flush(self) -> None:
+        """Hand on what is pending."""
+        if self._rows:
+            self._take(np.array(self._rows, dtype=EVENT))
+            self._rows.clear()

@@ -1,0 +1,296 @@
+"""torch.profiler (Kineto) and other Chrome traces: `.json`, `.json.gz`.
+
+Events of type X, B/E and b/e become spans. Flow events (s, t, f) say what correlation ids
+already say, and metadata (M) names processes; both are counted as used. Instants and
+counters have no duration and are refused by kind.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from decimal import Decimal
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from spanlite.errors import InputError
+from spanlite.flags import SpanFlag
+from spanlite.kinds import SpanKind
+
+from spanlite_collectors.importers._assemble import Assembler
+from spanlite_collectors.importers._events import event_row
+from spanlite_collectors.importers._files import Progress, SourceFile, no_progress
+from spanlite_collectors.importers._json_stream import JsonStream
+from spanlite_collectors.importers._kineto_args import ArgsReader, copy_kind
+from spanlite_collectors.importers.options import ImportOptions
+from spanlite_collectors.importers.report import ImportReport
+from spanlite_collectors.sinks import SpanSink
+
+_INT64 = 1 << 63
+_U64 = (1 << 64) - 1
+
+#: (kind, placed on a device) of each category. Anything else is a host range.
+_CATEGORIES: dict[str, tuple[SpanKind, bool]] = {
+    "kernel": (SpanKind.KERNEL, True),
+    "gpu_memcpy": (SpanKind.MEMCPY, True),
+    "gpu_memset": (SpanKind.MEMSET, True),
+    "cuda_sync": (SpanKind.SYNC, True),
+    "gpu_user_annotation": (SpanKind.NVTX_RANGE, True),
+    "cuda_runtime": (SpanKind.RUNTIME_CALL, False),
+    "cuda_driver": (SpanKind.DRIVER_CALL, False),
+    "cpu_op": (SpanKind.OPERATOR, False),
+    "user_annotation": (SpanKind.NVTX_RANGE, False),
+    "overhead": (SpanKind.OVERHEAD, False),
+    # Older releases of the profiler wrote these.
+    "Kernel": (SpanKind.KERNEL, True),
+    "Memcpy": (SpanKind.MEMCPY, True),
+    "Memset": (SpanKind.MEMSET, True),
+    "Runtime": (SpanKind.RUNTIME_CALL, False),
+    "Operator": (SpanKind.OPERATOR, False),
+}
+_OTHER = (SpanKind.HOST, False)
+_NO_SPAN = {"i": "instant", "I": "instant", "R": "instant", "n": "instant", "C": "counter"}
+_NOTHING: dict[str, int] = {}
+
+
+def import_kineto(
+    path: Path, sink: SpanSink, options: ImportOptions, progress: Progress = no_progress
+) -> ImportReport:
+    """Read one trace file into the sink. Raises InputError, before anything is sent."""
+    report = ImportReport(str(path), "kineto")
+    with SourceFile(path, progress) as source, Assembler(sink, report, False) as assembler:
+        reader = _Reader(path, assembler, report, options)
+        stream = JsonStream(source)
+        if stream.peek() == "[":
+            reader.read(stream.elements())
+        else:
+            reader.read_document(stream)
+        if stream.peek():
+            report.notes.append(f"text after the trace ignored, from character {stream.position}")
+        reader.close()
+        assembler.finish(source.digest(), reader.base_ns, reader.resources())
+    return report
+
+
+class _Reader:
+    """Turns the events of one file into rows."""
+
+    def __init__(
+        self, path: Path, assembler: Assembler, report: ImportReport, options: ImportOptions
+    ) -> None:
+        self._path, self._report, self._options = path, report, options
+        self._append = assembler.events.append
+        self._text = assembler.strings.code
+        self._args = ArgsReader(assembler.strings, assembler.launches)
+        self._metadata: dict[str, Any] = {}
+        self._processes: dict[str, int] = {}
+        self._process_names: dict[str, str] = {}
+        self._open: dict[tuple[Any, ...], list[dict[str, Any]]] = defaultdict(list)
+        self._kept: dict[str, int] = defaultdict(int)
+        self._used: dict[str, int] = defaultdict(int)
+
+    @property
+    def base_ns(self) -> int:
+        """What event times count from, Unix ns."""
+        base = self._metadata.get("baseTimeNanoseconds", 0)
+        return base if type(base) is int and abs(base) < _INT64 else 0
+
+    def read_document(self, stream: JsonStream) -> None:
+        """Read a trace whose events are in `traceEvents` of an object."""
+        found = False
+        for key, value in stream.members(lambda name: name == "traceEvents"):
+            if key != "traceEvents":
+                self._metadata[key] = value
+                continue
+            if not isinstance(value, Iterator):
+                raise InputError(f"{self._path}: traceEvents is not an array: no Chrome trace")
+            found = True
+            self.read(value)
+        if not found:
+            raise InputError(
+                f"{self._path}: no traceEvents in it, so it is not a Chrome trace; "
+                "if another tool wrote it, name its --format"
+            )
+
+    def read(self, events: Iterator[Any]) -> None:
+        """Take in events, in any order."""
+        used = self._used
+        for event in events:
+            if not isinstance(event, dict):
+                self._report.refused("not an object", "not_an_event")
+                continue
+            phase = event.get("ph")
+            if phase == "X":
+                self._span(event, event.get("dur"))
+            elif phase in ("s", "t", "f"):
+                used[f"flow ({event.get('cat', '')})"] += 1
+            else:
+                self._other(event, phase)
+
+    def _other(self, event: dict[str, Any], phase: Any) -> None:
+        if phase in ("B", "b"):
+            self._open[_pair_key(event)].append(event)
+        elif phase in ("E", "e"):
+            self._end(event)
+        elif phase == "M":
+            self._name(event)
+        else:
+            word = _NO_SPAN.get(str(phase), "unknown phase")
+            detail = event.get("cat") or event.get("name", "")
+            label = f"{word} ({detail})" if word in _NO_SPAN.values() else f"phase {phase}"
+            self._report.refused(label, f"{word}_is_no_span".replace(" ", "_"))
+
+    def _name(self, event: dict[str, Any]) -> None:
+        args = event.get("args")
+        if event.get("name") == "process_name" and isinstance(args, dict):
+            self._process_names[str(event.get("pid"))] = str(args.get("name", ""))
+        self._used["metadata"] += 1
+
+    def _end(self, event: dict[str, Any]) -> None:
+        waiting = self._open.get(_pair_key(event))
+        if not waiting:
+            self._report.refused("end without begin", "end_without_begin")
+            return
+        begin = waiting.pop()
+        self._used["end of a span"] += 1
+        start, end = _time_ns(begin.get("ts")), _time_ns(event.get("ts"))
+        if isinstance(event.get("args"), dict):
+            begin["args"] = {**(begin.get("args") or {}), **event["args"]}
+        known = start is not None and end is not None
+        self._span(begin, Decimal((end or 0) - (start or 0)) / 1000 if known else None)
+
+    def close(self) -> None:
+        """Take in what never ended, and the counts."""
+        for waiting in self._open.values():
+            for begin in waiting:
+                self._span(begin, None)
+        for category, count in self._kept.items():
+            self._report.kept(category, count)
+        for what, count in self._used.items():
+            self._report.used(what, count)
+        self._report.left_out.update(self._args.left_out())
+
+    def _span(self, event: dict[str, Any], raw_duration: Any) -> None:
+        category, name = event.get("cat", ""), event.get("name", "")
+        if type(category) is not str or type(name) is not str:
+            category, name = str(category or ""), str(name or "")
+        start, duration, flags = _times(event.get("ts"), raw_duration)
+        if start is None:
+            self._report.refused(category, "unreadable_time")
+            return
+        kind, on_device = _CATEGORIES.get(category, _OTHER)
+        if category == "user_annotation":
+            kind = self._options.kind_of_range(name)
+        self._kept[category] += 1
+        args = event.get("args")
+        fields = self._args.read(args, kind, category) if type(args) is dict else _NOTHING
+        get = fields.get
+        if on_device:
+            process, thread = -1, 0
+        else:
+            process, thread = self._process(event.get("pid")), _thread(event.get("tid"))
+        copied = get("copy_kind", 0)
+        if kind == SpanKind.MEMCPY and not copied:
+            copied = copy_kind(name)
+        attributes = get("attributes", -1)
+        if attributes < 0:
+            attributes = self._args.category(category, kind)
+        self._append(
+            event_row(
+                kind, start, duration, self._text(name), process, thread, on_device,
+                event["ph"] == "b", attributes, 0, get("device", -1), get("context", -1),
+                get("stream", -1), get("correlation", 0), get("external", 0),
+                get("graph_id", 0), get("graph_node", 0), get("launch", 0), get("bytes", 0),
+                copied, flags,
+            )
+        )  # fmt: skip
+
+    def _process(self, pid: Any) -> int:
+        return self._processes.setdefault(str(pid), len(self._processes))
+
+    def resources(self) -> list[Mapping[str, Any]]:
+        """The resource of each process; at least one."""
+        common = self._options.resource(self._path, "kineto") | _machine(self._metadata)
+        names = list(self._processes) or ["0"]
+        return [self._options.named(common | self._of_process(pid)) for pid in names]
+
+    def _of_process(self, pid: str) -> dict[str, Any]:
+        out: dict[str, Any] = {}
+        if pid.isdecimal():
+            out["process.pid"] = int(pid)
+        if self._process_names.get(pid):
+            out["process.executable.name"] = self._process_names[pid]
+        return out
+
+
+def _machine(meta: Mapping[str, Any]) -> dict[str, Any]:
+    """Resource attributes from the document's own fields."""
+    out: dict[str, Any] = {}
+    host = meta.get("host_name", meta.get("hostname"))
+    if isinstance(host, str):
+        out["host.name"] = host
+    devices = meta.get("deviceProperties")
+    if isinstance(devices, list) and devices and isinstance(devices[0], dict):
+        out["gpu.name"] = str(devices[0].get("name", ""))
+        out["gpu.count"] = len(devices)
+    group = meta.get("distributedInfo")
+    if isinstance(group, dict):
+        for key in ("rank", "world_size"):
+            if isinstance(group.get(key), int):
+                out[f"distributed.{key}"] = group[key]
+    for key in ("cuda_driver_version", "cuda_runtime_version", "trace_id", "traceName"):
+        if isinstance(meta.get(key), int | str):
+            out[f"kineto.{key}"] = meta[key]
+    return out
+
+
+def _times(ts: Any, dur: Any) -> tuple[int | None, int, int]:
+    """(start, duration, flags) in ns; start is None where the time cannot be kept."""
+    start, duration, flags = _time_ns(ts), _time_ns(dur), 0
+    if start is None:
+        if ts is not None:
+            return None, 0, 0
+        start, flags = 0, int(SpanFlag.ZERO_TIMESTAMP)
+    if duration is None:
+        duration, flags = 0, flags | SpanFlag.PARTIAL
+    if duration < 0:
+        flags |= SpanFlag.NEGATIVE_DURATION
+    if not (-_INT64 <= start < _INT64 and -_INT64 <= start + duration < _INT64):
+        return None, 0, 0
+    return start, duration, flags
+
+
+def _time_ns(value: Any) -> int | None:
+    """Microseconds as JSON had them, in whole ns; None where it is no number."""
+    if type(value) is int:
+        return value * 1000
+    if type(value) is str:
+        try:
+            value = Decimal(value)
+        except ArithmeticError:
+            return None
+    if not isinstance(value, Decimal) or not value.is_finite() or value.adjusted() > 19:
+        return None
+    return int((value * 1000).to_integral_value())
+
+
+def _pair_key(event: dict[str, Any]) -> tuple[Any, ...]:
+    """What a begin and its end share: the track, or for async spans the id."""
+    if event.get("ph") in ("B", "E"):
+        return "track", str(event.get("pid")), str(event.get("tid"))
+    ids = event.get("id2") or event.get("id")
+    return "async", event.get("cat"), event.get("name"), str(ids)
+
+
+def _thread(tid: Any) -> int:
+    """Thread ids are numbers, or words that get a number of their own."""
+    return tid & _U64 if type(tid) is int else _named_thread(str(tid))
+
+
+@lru_cache(1 << 16)
+def _named_thread(text: str) -> int:
+    if text.lstrip("-").isdecimal():
+        return int(text) & _U64
+    return zlib.crc32(text.encode(errors="replace"))
