@@ -17,6 +17,10 @@ import pyarrow as pa
 Array = npt.NDArray[Any]
 Mask = npt.NDArray[np.bool_]
 
+#: More distinct values than this and a column of numbers is not written as a dictionary.
+#: It leaves room for -1 and for one more in 16 bits.
+MAX_DISTINCT = 30_000
+
 
 def constant(value: Any, count: int) -> Array:
     """A read-only column of `count` times the value."""
@@ -48,47 +52,110 @@ def concat(parts: Sequence[Array]) -> Array:
 
 @dataclass(frozen=True)
 class Numbers:
-    """An integer or float column. `valid` is None where no value is null."""
+    """Integers or floats, written as they are. `valid` is None where no value is null."""
 
     values: Array
     valid: Mask | None = None
 
-    def cut(self, start: int, stop: int) -> Numbers:
-        """Rows start to stop."""
-        valid = None if self.valid is None else self.valid[start:stop]
-        return Numbers(self.values[start:stop], valid)
-
-    def to_arrow(self, kind: pa.DataType) -> pa.Array:
-        """The column as an Arrow array."""
-        mask = None if self.valid is None else ~self.valid
-        return pa.array(np.ascontiguousarray(self.values), kind, mask=mask)
+    def rows(self, rows: Array | slice) -> Numbers:
+        """The column at these rows."""
+        if isinstance(rows, slice):
+            valid = None if self.valid is None else self.valid[rows]
+            return Numbers(self.values[rows], valid)
+        valid = None if self.valid is None else take(self.valid, rows)
+        return Numbers(take(self.values, rows), valid)
 
 
 @dataclass(frozen=True)
-class Words:
-    """A text column: `codes` point into `words`; -1 is null."""
+class Coded:
+    """A column with few distinct values: `codes` point into `words`; -1 is null.
+
+    `words` is a StringArray for text, else a numpy array.
+    """
 
     codes: Array
-    words: pa.StringArray
+    words: pa.StringArray | Array
 
-    def cut(self, start: int, stop: int) -> Words:
-        """Rows start to stop, with only the words that they use."""
-        codes = self.codes[start:stop]
-        if is_constant(codes):
-            code = int(codes[0])
-            words = self.words.slice(max(code, 0), int(code >= 0))
-            return Words(constant(min(code, 0), len(codes)), words)
-        used = np.bincount(codes + 1, minlength=len(self.words) + 1) > 0
+    def rows(self, rows: Array | slice) -> Coded:
+        """The column at these rows."""
+        if isinstance(rows, slice):
+            return Coded(self.codes[rows], self.words)
+        return Coded(take(self.codes, rows), self.words)
+
+    def trimmed(self) -> Coded:
+        """The same with only the words that are used."""
+        if is_constant(self.codes):
+            code = int(self.codes[0])
+            words = self.words[max(code, 0) : max(code, 0) + int(code >= 0)]
+            return Coded(constant(min(code, 0), len(self.codes)), words)
+        used = np.bincount(self.codes + 1, minlength=len(self.words) + 1) > 0
         used[0] = False
-        renumber = np.cumsum(used) - 1
-        words = self.words.take(pa.array(np.flatnonzero(used[1:])))
-        return Words(renumber[codes + 1], words)
-
-    def to_arrow(self) -> pa.DictionaryArray:
-        """The column as an Arrow dictionary array."""
-        codes = np.ascontiguousarray(self.codes, dtype=np.int32)
-        return pa.DictionaryArray.from_arrays(pa.array(codes, mask=codes < 0), self.words)
+        if used[1:].all():
+            return self
+        renumber = (np.cumsum(used) - 1).astype(self.codes.dtype)
+        return Coded(renumber[self.codes + 1], self.words.take(np.flatnonzero(used[1:])))
 
 
 #: A column of a file: links alone are Arrow already.
-Column: TypeAlias = Numbers | Words | pa.Array
+Column: TypeAlias = Numbers | Coded | pa.Array
+
+
+def rows_of(column: Column, rows: Array | slice) -> Column:
+    """Some rows of a column."""
+    if isinstance(column, (Numbers, Coded)):
+        return column.rows(rows)
+    if isinstance(rows, slice):
+        return column.slice(rows.start, rows.stop - rows.start)
+    return column.take(pa.array(rows))
+
+
+def code_dtype(words: int) -> type[np.signedinteger[Any]]:
+    """The smallest type for codes -1 to words - 1."""
+    return np.int16 if words < 1 << 15 else np.int32
+
+
+def encode_runs(values: Array) -> tuple[Array, Array] | None:
+    """Codes and distinct values of a column, or None where there are too many of those.
+
+    Columns of a batch change seldom from row to row, so that looking at the changes alone
+    is enough.
+    """
+    if is_constant(values) or len(values) == 0:
+        return constant(np.int16(0), len(values)), values[:1]
+    starts = np.flatnonzero(values[1:] != values[:-1]) + 1
+    if len(starts) > len(values) // 4:
+        return _encode_hashed(values)
+    starts = np.concatenate(([0], starts))
+    distinct, codes = np.unique(values[starts], return_inverse=True)
+    if len(distinct) > MAX_DISTINCT:
+        return None
+    lengths = np.diff(np.append(starts, len(values)))
+    return np.repeat(codes.astype(np.int16), lengths), distinct
+
+
+def _encode_hashed(values: Array) -> tuple[Array, Array] | None:
+    encoded = pa.array(np.ascontiguousarray(values)).dictionary_encode()
+    if len(encoded.dictionary) > MAX_DISTINCT:
+        return None
+    return encoded.indices.to_numpy().astype(np.int16), encoded.dictionary.to_numpy()
+
+
+def merge_coded(parts: Sequence[tuple[Array, Array]], none: int | None) -> Coded | None:
+    """Parts of (codes, distinct values) as one column, or None: too many values.
+
+    The value `none` becomes null.
+    """
+    words, place = np.unique(np.concatenate([p[1] for p in parts]), return_inverse=True)
+    if len(words) > MAX_DISTINCT:
+        return None
+    place = place.astype(np.int16)
+    if none is not None and none in words:
+        at = int(np.searchsorted(words, none))
+        words = np.delete(words, at)
+        place = np.where(place == at, -1, place - (place > at)).astype(np.int16)
+    codes, base = [], 0
+    for code, distinct in parts:
+        local = place[base : base + len(distinct)]
+        codes.append(constant(local[0], len(code)) if is_constant(code) else local.take(code))
+        base += len(distinct)
+    return Coded(concat(codes), words)

@@ -10,12 +10,14 @@ Everything here is bytes in memory; who writes them where is the caller's busine
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from spanlite.archive._columns import Array, constant
+from spanlite.archive._columns import Array, Column, constant, rows_of
 from spanlite.archive._parquet import FAST, Effort, write_columns
 from spanlite.archive._rows import Piece, Rows
 from spanlite.archive.layout import NS_PER_HOUR, hour_folder
@@ -61,16 +63,20 @@ class SpanFileBuilder:
         if not pieces:
             return []
         rows = Rows(pieces)
+        columns = rows.columns()
         hours = rows.start_ns // NS_PER_HOUR
         first, last = int(hours.min()), int(hours.max())
         if first == last:
-            return [self._file(rows, first, None)]
-        return [self._file(rows, int(h), np.flatnonzero(hours == h)) for h in np.unique(hours)]
+            return [self._file(columns, first, len(rows))]
+        out = []
+        for hour in np.unique(hours):
+            chosen = np.flatnonzero(hours == hour)
+            part = {name: rows_of(column, chosen) for name, column in columns.items()}
+            out.append(self._file(part, int(hour), len(chosen)))
+        return out
 
-    def _file(self, rows: Rows, hour: int, chosen: Array | None) -> tuple[str, bytes, int]:
-        count = len(rows) if chosen is None else len(chosen)
-        data = write_columns(rows.columns(chosen), count, self._effort)
-        return hour_folder(hour * NS_PER_HOUR), data, count
+    def _file(self, columns: Mapping[str, Column], hour: int, count: int) -> tuple[str, bytes, int]:
+        return hour_folder(hour * NS_PER_HOUR), write_columns(columns, count, self._effort), count
 
 
 def write_table(table: pa.Table, schema: pa.Schema) -> bytes:
