@@ -494,12 +494,95 @@ class LaunchTable(google.protobuf.message.Message):
 Global___LaunchTable: typing_extensions.TypeAlias = LaunchTable
 
 @typing.final
+class SiteTable(google.protobuf.message.Message):
+    """The distinct places that the spans of a batch come from: everything about a span
+    that the next one from the same place has too. Each span points at one of them.
+
+    `name` has one value a site, which says how many sites there are. Every other
+    column holds that many values, or 1 that all sites share, or none where all are 0.
+    """
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: builtins.int
+    KIND_FIELD_NUMBER: builtins.int
+    STATUS_FIELD_NUMBER: builtins.int
+    DEVICE_PLUS_1_FIELD_NUMBER: builtins.int
+    CONTEXT_PLUS_1_FIELD_NUMBER: builtins.int
+    STREAM_PLUS_1_FIELD_NUMBER: builtins.int
+    THREAD_ID_FIELD_NUMBER: builtins.int
+    GRAPH_ID_FIELD_NUMBER: builtins.int
+    GRAPH_NODE_DELTA_FIELD_NUMBER: builtins.int
+    LAUNCH_FIELD_NUMBER: builtins.int
+    BYTES_FIELD_NUMBER: builtins.int
+    COPY_KIND_FIELD_NUMBER: builtins.int
+    FLAGS_FIELD_NUMBER: builtins.int
+    START_FROM_END_FIELD_NUMBER: builtins.int
+    @property
+    def name(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """Index into strings."""
+
+    @property
+    def kind(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]: ...
+    @property
+    def status(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]: ...
+    @property
+    def device_plus_1(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]: ...
+    @property
+    def context_plus_1(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]: ...
+    @property
+    def stream_plus_1(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]: ...
+    @property
+    def thread_id(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]: ...
+    @property
+    def graph_id(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]: ...
+    @property
+    def graph_node_delta(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """Difference to the site before, the first to 0, modulo 2^64."""
+
+    @property
+    def launch(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """Index into launches, plus 1."""
+
+    @property
+    def bytes(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]: ...
+    @property
+    def copy_kind(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]: ...
+    @property
+    def flags(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]: ...
+    @property
+    def start_from_end(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """1: the start_delta of spans from here counts from the end of the span before."""
+
+    def __init__(
+        self,
+        *,
+        name: collections.abc.Iterable[builtins.int] | None = ...,
+        kind: collections.abc.Iterable[builtins.int] | None = ...,
+        status: collections.abc.Iterable[builtins.int] | None = ...,
+        device_plus_1: collections.abc.Iterable[builtins.int] | None = ...,
+        context_plus_1: collections.abc.Iterable[builtins.int] | None = ...,
+        stream_plus_1: collections.abc.Iterable[builtins.int] | None = ...,
+        thread_id: collections.abc.Iterable[builtins.int] | None = ...,
+        graph_id: collections.abc.Iterable[builtins.int] | None = ...,
+        graph_node_delta: collections.abc.Iterable[builtins.int] | None = ...,
+        launch: collections.abc.Iterable[builtins.int] | None = ...,
+        bytes: collections.abc.Iterable[builtins.int] | None = ...,
+        copy_kind: collections.abc.Iterable[builtins.int] | None = ...,
+        flags: collections.abc.Iterable[builtins.int] | None = ...,
+        start_from_end: collections.abc.Iterable[builtins.int] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["bytes", b"bytes", "context_plus_1", b"context_plus_1", "copy_kind", b"copy_kind", "device_plus_1", b"device_plus_1", "flags", b"flags", "graph_id", b"graph_id", "graph_node_delta", b"graph_node_delta", "kind", b"kind", "launch", b"launch", "name", b"name", "start_from_end", b"start_from_end", "status", b"status", "stream_plus_1", b"stream_plus_1", "thread_id", b"thread_id"]) -> None: ...
+
+Global___SiteTable: typing_extensions.TypeAlias = SiteTable
+
+@typing.final
 class SpanBatch(google.protobuf.message.Message):
     """Many spans of one bucket, as columns. `n` is header.span_count.
 
-    A column holds n values, or 1 value that all n spans share, or none where all
-    are 0. A `*_delta` column holds differences to the span before (the first to
-    0), modulo 2^64, so that every 64-bit value comes back exactly.
+    A column of spans holds n values, or 1 value that all n share, or none where all
+    are 0. A `*_delta` column holds differences to the span before (the first to 0),
+    modulo 2^64, so that every 64-bit value comes back exactly.
     """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
@@ -510,46 +593,40 @@ class SpanBatch(google.protobuf.message.Message):
     TRACE_ID_LOW_FIELD_NUMBER: builtins.int
     TRACE_ID_HIGH_FIELD_NUMBER: builtins.int
     LAUNCHES_FIELD_NUMBER: builtins.int
+    SITES_FIELD_NUMBER: builtins.int
     TRACE_DELTA_FIELD_NUMBER: builtins.int
     SPAN_ID_DELTA_FIELD_NUMBER: builtins.int
     PARENT_DISTANCE_FIELD_NUMBER: builtins.int
     START_DELTA_FIELD_NUMBER: builtins.int
     DURATION_NS_FIELD_NUMBER: builtins.int
-    KIND_FIELD_NUMBER: builtins.int
-    NAME_FIELD_NUMBER: builtins.int
-    STATUS_FIELD_NUMBER: builtins.int
+    SITE_DELTA_FIELD_NUMBER: builtins.int
     ATTRIBUTES_FIELD_NUMBER: builtins.int
-    DEVICE_PLUS_1_FIELD_NUMBER: builtins.int
-    CONTEXT_PLUS_1_FIELD_NUMBER: builtins.int
-    STREAM_PLUS_1_FIELD_NUMBER: builtins.int
-    THREAD_ID_FIELD_NUMBER: builtins.int
     CORRELATION_DELTA_FIELD_NUMBER: builtins.int
-    GRAPH_ID_FIELD_NUMBER: builtins.int
-    GRAPH_NODE_DELTA_FIELD_NUMBER: builtins.int
-    LAUNCH_FIELD_NUMBER: builtins.int
-    BYTES_FIELD_NUMBER: builtins.int
-    COPY_KIND_FIELD_NUMBER: builtins.int
-    FLAGS_FIELD_NUMBER: builtins.int
     LINK_ROW_DELTA_FIELD_NUMBER: builtins.int
-    LINK_TRACE_ID_LOW_FIELD_NUMBER: builtins.int
-    LINK_TRACE_ID_HIGH_FIELD_NUMBER: builtins.int
-    LINK_SPAN_ID_DELTA_FIELD_NUMBER: builtins.int
+    LINK_TARGET_FIELD_NUMBER: builtins.int
+    LINKED_TRACE_ID_LOW_FIELD_NUMBER: builtins.int
+    LINKED_TRACE_ID_HIGH_FIELD_NUMBER: builtins.int
+    LINKED_SPAN_ID_DELTA_FIELD_NUMBER: builtins.int
     @property
     def header(self) -> Global___BatchHeader: ...
     @property
     def resource(self) -> Global___Resource: ...
     @property
     def strings(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
-        """Text that the `name` and `attributes` columns point at."""
+        """Text that names and attributes point at."""
 
     @property
     def trace_id_low(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
-        """The distinct traces, in order of first appearance."""
+        """The distinct traces, in order of first appearance. The high halves may be left
+        out where all are 0.
+        """
 
     @property
     def trace_id_high(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]: ...
     @property
     def launches(self) -> Global___LaunchTable: ...
+    @property
+    def sites(self) -> Global___SiteTable: ...
     @property
     def trace_delta(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
         """Index into trace_id_*, as difference to the span before."""
@@ -563,55 +640,37 @@ class SpanBatch(google.protobuf.message.Message):
         """
 
     @property
-    def start_delta(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]: ...
+    def start_delta(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """Difference to the start of the span before, or to its end (see start_from_end)."""
+
     @property
     def duration_ns(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]: ...
     @property
-    def kind(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]: ...
-    @property
-    def name(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
-        """Index into strings."""
+    def site_delta(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """Index into sites, as difference to the span before."""
 
-    @property
-    def status(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]: ...
     @property
     def attributes(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
-        """Index into strings, plus 1. The text is a JSON object; 0 means no attributes."""
+        """0: none. Otherwise 1 + zigzag(i - j): i is the index into strings of a JSON
+        object, j that of the last span before that has attributes, or 0.
+        """
 
-    @property
-    def device_plus_1(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]: ...
-    @property
-    def context_plus_1(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]: ...
-    @property
-    def stream_plus_1(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]: ...
-    @property
-    def thread_id(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]: ...
     @property
     def correlation_delta(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]: ...
     @property
-    def graph_id(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]: ...
-    @property
-    def graph_node_delta(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]: ...
-    @property
-    def launch(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
-        """Index into launches, plus 1."""
-
-    @property
-    def bytes(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]: ...
-    @property
-    def copy_kind(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]: ...
-    @property
-    def flags(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]: ...
-    @property
     def link_row_delta(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
-        """Links: the span's row, as difference to the link before, and where it leads."""
+        """Links: the span's row, as difference to the link before, and the index of the
+        span it leads to, in the table of linked spans that follows.
+        """
 
     @property
-    def link_trace_id_low(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]: ...
+    def link_target(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]: ...
     @property
-    def link_trace_id_high(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]: ...
+    def linked_trace_id_low(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]: ...
     @property
-    def link_span_id_delta(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]: ...
+    def linked_trace_id_high(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]: ...
+    @property
+    def linked_span_id_delta(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]: ...
     def __init__(
         self,
         *,
@@ -621,33 +680,23 @@ class SpanBatch(google.protobuf.message.Message):
         trace_id_low: collections.abc.Iterable[builtins.int] | None = ...,
         trace_id_high: collections.abc.Iterable[builtins.int] | None = ...,
         launches: Global___LaunchTable | None = ...,
+        sites: Global___SiteTable | None = ...,
         trace_delta: collections.abc.Iterable[builtins.int] | None = ...,
         span_id_delta: collections.abc.Iterable[builtins.int] | None = ...,
         parent_distance: collections.abc.Iterable[builtins.int] | None = ...,
         start_delta: collections.abc.Iterable[builtins.int] | None = ...,
         duration_ns: collections.abc.Iterable[builtins.int] | None = ...,
-        kind: collections.abc.Iterable[builtins.int] | None = ...,
-        name: collections.abc.Iterable[builtins.int] | None = ...,
-        status: collections.abc.Iterable[builtins.int] | None = ...,
+        site_delta: collections.abc.Iterable[builtins.int] | None = ...,
         attributes: collections.abc.Iterable[builtins.int] | None = ...,
-        device_plus_1: collections.abc.Iterable[builtins.int] | None = ...,
-        context_plus_1: collections.abc.Iterable[builtins.int] | None = ...,
-        stream_plus_1: collections.abc.Iterable[builtins.int] | None = ...,
-        thread_id: collections.abc.Iterable[builtins.int] | None = ...,
         correlation_delta: collections.abc.Iterable[builtins.int] | None = ...,
-        graph_id: collections.abc.Iterable[builtins.int] | None = ...,
-        graph_node_delta: collections.abc.Iterable[builtins.int] | None = ...,
-        launch: collections.abc.Iterable[builtins.int] | None = ...,
-        bytes: collections.abc.Iterable[builtins.int] | None = ...,
-        copy_kind: collections.abc.Iterable[builtins.int] | None = ...,
-        flags: collections.abc.Iterable[builtins.int] | None = ...,
         link_row_delta: collections.abc.Iterable[builtins.int] | None = ...,
-        link_trace_id_low: collections.abc.Iterable[builtins.int] | None = ...,
-        link_trace_id_high: collections.abc.Iterable[builtins.int] | None = ...,
-        link_span_id_delta: collections.abc.Iterable[builtins.int] | None = ...,
+        link_target: collections.abc.Iterable[builtins.int] | None = ...,
+        linked_trace_id_low: collections.abc.Iterable[builtins.int] | None = ...,
+        linked_trace_id_high: collections.abc.Iterable[builtins.int] | None = ...,
+        linked_span_id_delta: collections.abc.Iterable[builtins.int] | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["header", b"header", "launches", b"launches", "resource", b"resource"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["attributes", b"attributes", "bytes", b"bytes", "context_plus_1", b"context_plus_1", "copy_kind", b"copy_kind", "correlation_delta", b"correlation_delta", "device_plus_1", b"device_plus_1", "duration_ns", b"duration_ns", "flags", b"flags", "graph_id", b"graph_id", "graph_node_delta", b"graph_node_delta", "header", b"header", "kind", b"kind", "launch", b"launch", "launches", b"launches", "link_row_delta", b"link_row_delta", "link_span_id_delta", b"link_span_id_delta", "link_trace_id_high", b"link_trace_id_high", "link_trace_id_low", b"link_trace_id_low", "name", b"name", "parent_distance", b"parent_distance", "resource", b"resource", "span_id_delta", b"span_id_delta", "start_delta", b"start_delta", "status", b"status", "stream_plus_1", b"stream_plus_1", "strings", b"strings", "thread_id", b"thread_id", "trace_delta", b"trace_delta", "trace_id_high", b"trace_id_high", "trace_id_low", b"trace_id_low"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["header", b"header", "launches", b"launches", "resource", b"resource", "sites", b"sites"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["attributes", b"attributes", "correlation_delta", b"correlation_delta", "duration_ns", b"duration_ns", "header", b"header", "launches", b"launches", "link_row_delta", b"link_row_delta", "link_target", b"link_target", "linked_span_id_delta", b"linked_span_id_delta", "linked_trace_id_high", b"linked_trace_id_high", "linked_trace_id_low", b"linked_trace_id_low", "parent_distance", b"parent_distance", "resource", b"resource", "site_delta", b"site_delta", "sites", b"sites", "span_id_delta", b"span_id_delta", "start_delta", b"start_delta", "strings", b"strings", "trace_delta", b"trace_delta", "trace_id_high", b"trace_id_high", "trace_id_low", b"trace_id_low"]) -> None: ...
 
 Global___SpanBatch: typing_extensions.TypeAlias = SpanBatch
 

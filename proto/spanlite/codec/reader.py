@@ -1,0 +1,260 @@
+"""SpanBatch bytes to columns.
+
+`ptars` turns the packed columns into Arrow arrays without a Python object a span; numpy
+undoes the deltas. Nothing in a message is trusted: every length and index is checked,
+and a bad one raises `WireError`.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from spanlite.bucket import bucket_of
+from spanlite.codec import _columns as col
+from spanlite.codec._wire import SITE_COLUMNS, SITE_LIMITS, SPAN_COLUMNS, batch_handler
+from spanlite.codec.batch import Batch, read_header
+from spanlite.errors import WireError
+from spanlite.schema import LAUNCH_COLUMNS, LINK_TYPE, MINUS_ONE_IS_NONE, SPAN_SCHEMA
+
+Array = npt.NDArray[Any]
+_NO_CONFIG = np.zeros(1, dtype=np.uint32)
+
+
+def parse(handler: Any, messages: list[bytes]) -> pa.RecordBatch:
+    """Protobuf messages as Arrow, one row each. Raises WireError."""
+    try:
+        return handler.list_to_record_batch(messages)
+    except (ValueError, OverflowError, MemoryError, pa.ArrowException) as error:
+        raise WireError("malformed", str(error)) from None
+
+
+class BatchView:
+    """A decoded message whose columns are made when first asked for.
+
+    `column(name)` gives numpy arrays of shape (span_count,); `to_arrow(rows)` the chosen
+    rows in SPAN_SCHEMA. Raises WireError on anything malformed, in the constructor.
+    """
+
+    def __init__(self, data: bytes) -> None:
+        self.header = read_header(data)
+        self.count: int = self.header.span_count
+        self._raw = parse(batch_handler(), [data])
+        self._sites = self._raw.column("sites")
+        self._launches = self._raw.column("launches")
+        self._cache: dict[str, Array] = {}
+        self.strings: pa.StringArray = self._raw.column("strings").values
+        self.trace_low: npt.NDArray[np.uint64] = self._values("trace_id_low")
+        self.trace_high: npt.NDArray[np.uint64] = self._high_half("trace_id", self.trace_low)
+        self.resource = self._read_resource()
+        self._check()
+
+    def _values(self, wire: str) -> Array:
+        return self._raw.column(wire).values.to_numpy()
+
+    def _site_values(self, wire: str) -> Array:
+        return self._sites.field(wire).values.to_numpy()
+
+    def _launch_values(self, name: str) -> Array:
+        return self._launches.field(name).values.to_numpy()
+
+    def _high_half(self, prefix: str, low: Array) -> Array:
+        high = self._values(f"{prefix}_high")
+        if len(high) not in (0, len(low)):
+            raise WireError("malformed", f"{prefix}_low and {prefix}_high differ in length")
+        return high if len(high) else np.zeros(len(low), dtype=np.uint64)
+
+    def _read_resource(self) -> dict[str, Any]:
+        item = self._raw.column("resource")[0].as_py() or {}
+        keys, values = item.get("keys") or [], item.get("values_json") or []
+        if len(keys) != len(values):
+            raise WireError("malformed", f"resource: {len(keys)} keys, {len(values)} values")
+        try:
+            return dict(zip(keys, map(json.loads, values), strict=True))
+        except (ValueError, RecursionError) as error:
+            raise WireError("malformed", f"resource: {error}") from None
+
+    def _check(self) -> None:
+        for wire in SPAN_COLUMNS:
+            col.check_length(wire, len(self._values(wire)), self.count)
+        self._check_sites()
+        self._check_links()
+        if self.count:
+            col.check_below("trace_delta", self.trace_index, len(self.trace_low))
+            col.check_below("attributes", self.column("attributes"), len(self.strings) + 1)
+        buckets = bucket_of(self.trace_low, self.trace_high, self.header.bucket_count)
+        if not (buckets == self.header.bucket).all():
+            raise WireError(
+                "wrong_bucket",
+                f"a trace does not belong to bucket {self.header.bucket} of "
+                f"{self.header.bucket_count}",
+            )
+
+    def _check_sites(self) -> None:
+        sites = len(self._site_values("name"))
+        for wire in (*SITE_COLUMNS.values(), "launch", "start_from_end"):
+            col.check_length(f"sites.{wire}", len(self._site_values(wire)), sites)
+        for wire, limit in SITE_LIMITS.items():
+            col.check_below(f"sites.{wire}", self._site_values(wire), limit)
+        col.check_below("sites.name", self._site_values("name"), len(self.strings))
+        sizes = {len(self._launch_values(name)) for name in LAUNCH_COLUMNS} - {0}
+        if len(sizes) > 1:
+            raise WireError("malformed", "the launch table's columns differ in length")
+        self._launch_count = max(sizes, default=0)
+        col.check_below("sites.launch", self._site_values("launch"), self._launch_count + 1)
+        if self.count:
+            col.check_below("site_delta", self.site_index, sites)
+
+    def _check_links(self) -> None:
+        rows, targets = self._values("link_row_delta"), self._values("link_target")
+        if len(rows) != len(targets):
+            raise WireError("malformed", f"{len(rows)} link rows, {len(targets)} link targets")
+        low = self._values("linked_trace_id_low")
+        high = self._high_half("linked_trace_id", low)
+        spans = self._values("linked_span_id_delta")
+        if len(spans) != len(low):
+            raise WireError("malformed", "the columns of linked spans differ in length")
+        # 32-bit steps, and fewer of them than a message has bytes: no overflow in 64 bits.
+        self._link_rows = np.cumsum(rows, dtype=np.int64)
+        col.check_below("link_row_delta", self._link_rows[-1:], self.count)
+        col.check_below("link_target", targets, len(low))
+        self._linked = (low, high, np.cumsum(spans.view(np.uint64), dtype=np.uint64))
+
+    @property
+    def trace_index(self) -> npt.NDArray[np.uint64]:
+        """Each span's row in `trace_low` / `trace_high`, shape (span_count,)."""
+        if "trace_index" not in self._cache:
+            self._cache["trace_index"] = col.undelta(self._values("trace_delta"), self.count)
+        return self._cache["trace_index"]
+
+    @property
+    def site_index(self) -> npt.NDArray[np.uint64]:
+        """Each span's row in the site table, shape (span_count,)."""
+        if "site_index" not in self._cache:
+            self._cache["site_index"] = col.undelta(self._values("site_delta"), self.count)
+        return self._cache["site_index"]
+
+    def site_column(self, name: str) -> Array:
+        """A column of the site table: `name`, `launch` or one that is the site's alone.
+
+        Shape (sites,). `name` indexes `strings`, `launch` the rows of `launch_table`.
+        """
+        wire = SITE_COLUMNS.get(name, name)
+        values, sites = self._site_values(wire), len(self._site_values("name"))
+        if name == "graph_node_id":
+            return col.undelta(values, sites)
+        if name in MINUS_ONE_IS_NONE:
+            values = values.astype(np.uint64) - np.uint64(1) if len(values) else _MINUS_ONE
+            values = values.view(np.int64)
+        return col.expand(values, sites)
+
+    def column(self, name: str) -> Array:
+        """One column of SPAN_SCHEMA as numpy, shape (span_count,).
+
+        Text is given by index: `name` into `strings`, `attributes` into `strings` plus 1
+        (0: none), `launch` into the rows of `launch_table`. An array may be read-only, or
+        one value seen `span_count` times (stride 0).
+        """
+        if name not in self._cache:
+            self._cache[name] = self._make(name)
+        return self._cache[name]
+
+    def _make(self, name: str) -> Array:
+        if name in SITE_COLUMNS or name in ("name", "launch"):
+            return self._of_site(self.site_column(name))
+        if name in LAUNCH_COLUMNS:
+            return self._of_site(self.launch_table(name)[self.site_column("launch")])
+        return _MAKERS[name](self)
+
+    def _of_site(self, values: Array) -> Array:
+        if col.is_constant(values):
+            return np.broadcast_to(values[:1] if self.count else values[:0], (self.count,))
+        return values[self.site_index]
+
+    def _start(self) -> Array:
+        return col.decode_starts(
+            self._values("start_delta"),
+            self.column("duration_ns"),
+            self._of_site(self.site_column("start_from_end")),
+            self.count,
+        )
+
+    def _parent(self) -> Array:
+        distance = col.expand(self._values("parent_distance"), self.count)
+        return col.decode_parent(self.column("span_id"), distance)
+
+    def launch_table(self, name: str) -> npt.NDArray[np.uint32]:
+        """One launch column by the indexes of `column("launch")`; row 0 is "none"."""
+        values = self._launch_values(name)
+        return np.concatenate((_NO_CONFIG, col.expand(values, self._launch_count)))
+
+    def to_arrow(self, rows: Array | None = None) -> pa.RecordBatch:
+        """The spans, or those at `rows` (indexes or a mask), in SPAN_SCHEMA."""
+        arrays = []
+        for item in SPAN_SCHEMA:
+            if item.name == "links":
+                arrays.append(self.links(rows))
+            elif item.name in ("name", "attributes"):
+                arrays.append(self._text(item.name, rows))
+            else:
+                dtype = item.type.to_pandas_dtype()
+                values = self.column(item.name)
+                values = values if rows is None else values[rows]
+                arrays.append(pa.array(np.ascontiguousarray(values, dtype=dtype)))
+        return pa.RecordBatch.from_arrays(arrays, schema=SPAN_SCHEMA)
+
+    def _text(self, name: str, rows: Array | None) -> pa.DictionaryArray:
+        """`name` or `attributes`, with a dictionary of no more than the range in use."""
+        index = self.column(name) if rows is None else self.column(name)[rows]
+        index = index.astype(np.int32)
+        shift = 1 if name == "attributes" else 0
+        none = index < shift
+        some = index[~none] if shift else index
+        low = int(some.min()) if len(some) else shift
+        high = int(some.max()) if len(some) else low - 1
+        words = self.strings.slice(low - shift, high + 1 - low)
+        return pa.DictionaryArray.from_arrays(
+            pa.array(index - np.int32(low), mask=none if shift else None), words
+        )
+
+    def links(self, rows: Array | None = None) -> pa.ListArray:
+        """The `links` column, null where a span has none."""
+        if len(self._link_rows) == 0:
+            count = self.count if rows is None else len(_positions(rows))
+            return pa.nulls(count, pa.list_(LINK_TYPE))
+        counts = np.bincount(self._link_rows, minlength=self.count)
+        offsets = np.concatenate(([0], np.cumsum(counts))).astype(np.int32)
+        targets = self._values("link_target")
+        values = pa.StructArray.from_arrays(
+            [pa.array(column[targets]) for column in self._linked], fields=list(LINK_TYPE)
+        )
+        null_where_none = np.append(counts == 0, False)
+        links = pa.ListArray.from_arrays(pa.array(offsets, mask=null_where_none), values)
+        return links if rows is None else links.take(pa.array(_positions(rows)))
+
+
+_MINUS_ONE = np.array([-1])
+_MAKERS: dict[str, Any] = {
+    "trace_id_low": lambda view: view.trace_low[view.trace_index],
+    "trace_id_high": lambda view: view.trace_high[view.trace_index],
+    "span_id": lambda view: col.undelta(view._values("span_id_delta"), view.count),
+    "parent_span_id": BatchView._parent,
+    "start_ns": BatchView._start,
+    "duration_ns": lambda view: col.expand(view._values("duration_ns"), view.count),
+    "attributes": lambda view: col.decode_sparse(view._values("attributes"), view.count),
+    "correlation_id": lambda view: col.undelta(view._values("correlation_delta"), view.count),
+}
+
+
+def _positions(rows: Array) -> Array:
+    return np.flatnonzero(rows) if rows.dtype == np.bool_ else rows
+
+
+def decode_batch(data: bytes) -> Batch:
+    """Decode a whole SpanBatch. Raises WireError, never anything else, on bad bytes."""
+    view = BatchView(data)
+    return Batch(view.header, view.to_arrow(), view.resource)
