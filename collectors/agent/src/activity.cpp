@@ -1,0 +1,250 @@
+#include "activity.h"
+
+#include <cstdlib>
+
+#include "clock.h"
+
+namespace spanlite {
+namespace {
+
+Activity* g_activity = nullptr;
+constexpr size_t kBufferAlign = 8;  // ACTIVITY_RECORD_ALIGNMENT in CUPTI's samples
+
+uint16_t TimeFlags(uint64_t start_ns, uint64_t end_ns) {
+  uint16_t flags = 0;
+  if (start_ns == 0 || end_ns == 0) flags |= kZeroTimestamp;
+  if (end_ns < start_ns) flags |= kInvertedTimes;
+  return flags;
+}
+
+}  // namespace
+
+Activity::Activity(const CuptiApi* cupti, Ring* ring, Strings* strings, uint64_t buffer_bytes,
+                   uint32_t max_buffers)
+    : cupti_(cupti),
+      ring_(ring),
+      strings_(strings),
+      buffer_bytes_(buffer_bytes / kBufferAlign * kBufferAlign),
+      max_buffers_(max_buffers) {
+  g_activity = this;
+}
+
+CUptiResult Activity::Register() {
+  return cupti_->ActivityRegisterCallbacks(&BufferRequested, &BufferCompleted);
+}
+
+void CUPTIAPI Activity::BufferRequested(uint8_t** buffer, size_t* size, size_t* max_records) {
+  *buffer = g_activity->TakeBuffer();
+  *size = *buffer == nullptr ? 0 : g_activity->buffer_bytes_;
+  *max_records = 0;  // as many as fit
+}
+
+void CUPTIAPI Activity::BufferCompleted(CUcontext context, uint32_t stream, uint8_t* buffer,
+                                        size_t, size_t valid_size) {
+  if (buffer == nullptr) return;
+  g_activity->Drain(context, stream, buffer, valid_size);
+  g_activity->GiveBuffer(buffer);
+}
+
+uint8_t* Activity::TakeBuffer() {
+  std::lock_guard<std::mutex> lock(pool_mutex_);
+  if (!free_.empty()) {
+    uint8_t* buffer = free_.back();
+    free_.pop_back();
+    return buffer;
+  }
+  if (allocated_ == max_buffers_) return nullptr;  // CUPTI drops and counts what it cannot store
+  auto* buffer = static_cast<uint8_t*>(std::aligned_alloc(kBufferAlign, buffer_bytes_));
+  if (buffer != nullptr) ++allocated_;
+  return buffer;
+}
+
+void Activity::GiveBuffer(uint8_t* buffer) {
+  std::lock_guard<std::mutex> lock(pool_mutex_);
+  free_.push_back(buffer);
+}
+
+void Activity::Drain(CUcontext context, uint32_t stream, uint8_t* buffer, size_t valid_size) {
+  const uint64_t began_ns = SteadyNs();
+  State& state = ring_->header()->state;
+  uint64_t records = 0;
+  CUpti_Activity* record = nullptr;
+  while (valid_size != 0 &&
+         cupti_->ActivityGetNextRecord(buffer, valid_size, &record) == CUPTI_SUCCESS) {
+    Convert(record);
+    ++records;
+  }
+  size_t dropped = 0;
+  if (cupti_->ActivityGetNumDroppedRecords(context, stream, &dropped) == CUPTI_SUCCESS && dropped)
+    ring_->CountDrop(Drop::kCuptiDropped, dropped);
+  state.records.fetch_add(records, std::memory_order_relaxed);
+  state.buffers.fetch_add(1, std::memory_order_relaxed);
+  state.parse_ns.fetch_add(SteadyNs() - began_ns, std::memory_order_relaxed);
+}
+
+void Activity::Convert(const CUpti_Activity* record) {
+  switch (record->kind) {
+    case CUPTI_ACTIVITY_KIND_KERNEL:
+    case CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL: return Kernel(record);
+    case CUPTI_ACTIVITY_KIND_MEMCPY: return Memcpy(record);
+    case CUPTI_ACTIVITY_KIND_MEMCPY2: return MemcpyPeer(record);
+    case CUPTI_ACTIVITY_KIND_MEMSET: return Memset(record);
+    case CUPTI_ACTIVITY_KIND_SYNCHRONIZATION: return Sync(record);
+    case CUPTI_ACTIVITY_KIND_DRIVER: return Api(record, 0);
+    case CUPTI_ACTIVITY_KIND_RUNTIME: return Api(record, 1);
+    case CUPTI_ACTIVITY_KIND_GRAPH_TRACE: return Graph(record);
+    case CUPTI_ACTIVITY_KIND_OVERHEAD: return Overhead(record);
+    default: ring_->CountDrop(Drop::kUnknownRecord);
+  }
+}
+
+// Later CUPTI versions only append to these structures, so the fields read here are the
+// same in CUDA 12 and 13.
+void Activity::Kernel(const CUpti_Activity* activity) {
+  const auto* in = reinterpret_cast<const CUpti_ActivityKernel10*>(activity);
+  KernelRecord out{};
+  out.start_ns = in->start;
+  out.end_ns = in->end;
+  out.graph_node_id = in->graphNodeId;
+  out.device = in->deviceId;
+  out.context = in->contextId;
+  out.stream = in->streamId;
+  out.correlation_id = in->correlationId;
+  out.graph_id = in->graphId;
+  out.name = strings_->Intern(in->name != nullptr ? in->name : "");
+  out.grid_x = static_cast<uint32_t>(in->gridX);
+  out.grid_y = static_cast<uint32_t>(in->gridY);
+  out.grid_z = static_cast<uint32_t>(in->gridZ);
+  out.block_x = static_cast<uint32_t>(in->blockX);
+  out.block_y = static_cast<uint32_t>(in->blockY);
+  out.block_z = static_cast<uint32_t>(in->blockZ);
+  out.cluster_x = in->clusterX;
+  out.cluster_y = in->clusterY;
+  out.cluster_z = in->clusterZ;
+  out.registers_per_thread = in->registersPerThread;
+  out.static_shared_bytes = static_cast<uint32_t>(in->staticSharedMemory);
+  out.dynamic_shared_bytes = static_cast<uint32_t>(in->dynamicSharedMemory);
+  out.executed_shared_bytes = in->sharedMemoryExecuted;
+  out.local_bytes_per_thread = in->localMemoryPerThread;
+  out.launch_type = in->launchType;
+  out.window = window_.load(std::memory_order_relaxed);
+  ring_->Write(out, RecordType::kKernel, TimeFlags(in->start, in->end));
+}
+
+void Activity::Memcpy(const CUpti_Activity* activity) {
+  const auto* in = reinterpret_cast<const CUpti_ActivityMemcpy6*>(activity);
+  MemoryRecord out{};
+  out.start_ns = in->start;
+  out.end_ns = in->end;
+  out.bytes = in->bytes;
+  out.graph_node_id = in->graphNodeId;
+  out.device = out.peer_device = in->deviceId;
+  out.context = in->contextId;
+  out.stream = in->streamId;
+  out.correlation_id = in->correlationId;
+  out.graph_id = in->graphId;
+  out.copy_kind = in->copyKind;
+  out.window = window_.load(std::memory_order_relaxed);
+  ring_->Write(out, RecordType::kMemcpy, TimeFlags(in->start, in->end));
+}
+
+void Activity::MemcpyPeer(const CUpti_Activity* activity) {
+  const auto* in = reinterpret_cast<const CUpti_ActivityMemcpyPtoP4*>(activity);
+  MemoryRecord out{};
+  out.start_ns = in->start;
+  out.end_ns = in->end;
+  out.bytes = in->bytes;
+  out.graph_node_id = in->graphNodeId;
+  out.device = in->deviceId;
+  out.peer_device = in->dstDeviceId;
+  out.context = in->contextId;
+  out.stream = in->streamId;
+  out.correlation_id = in->correlationId;
+  out.graph_id = in->graphId;
+  out.copy_kind = in->copyKind;
+  out.window = window_.load(std::memory_order_relaxed);
+  ring_->Write(out, RecordType::kMemcpy, TimeFlags(in->start, in->end));
+}
+
+void Activity::Memset(const CUpti_Activity* activity) {
+  const auto* in = reinterpret_cast<const CUpti_ActivityMemset4*>(activity);
+  MemoryRecord out{};
+  out.start_ns = in->start;
+  out.end_ns = in->end;
+  out.bytes = in->bytes;
+  out.graph_node_id = in->graphNodeId;
+  out.device = out.peer_device = in->deviceId;
+  out.context = in->contextId;
+  out.stream = in->streamId;
+  out.correlation_id = in->correlationId;
+  out.graph_id = in->graphId;
+  out.copy_kind = in->value;
+  out.window = window_.load(std::memory_order_relaxed);
+  ring_->Write(out, RecordType::kMemset, TimeFlags(in->start, in->end));
+}
+
+void Activity::Sync(const CUpti_Activity* activity) {
+  const auto* in = reinterpret_cast<const CUpti_ActivitySynchronization2*>(activity);
+  SyncRecord out{};
+  out.start_ns = in->start;
+  out.end_ns = in->end;
+  out.kind = in->type;
+  out.context = in->contextId;
+  out.stream = in->streamId;
+  out.event = in->cudaEventId;
+  out.correlation_id = in->correlationId;
+  out.window = window_.load(std::memory_order_relaxed);
+  ring_->Write(out, RecordType::kSync, TimeFlags(in->start, in->end));
+}
+
+void Activity::Api(const CUpti_Activity* activity, uint32_t domain) {
+  const auto* in = reinterpret_cast<const CUpti_ActivityAPI*>(activity);
+  if (in->threadId != last_launch_thread_.exchange(in->threadId, std::memory_order_relaxed)) {
+    std::lock_guard<std::mutex> lock(threads_mutex_);
+    launch_threads_.insert(in->threadId);
+    ring_->header()->state.launch_threads.store(launch_threads_.size(), std::memory_order_relaxed);
+  }
+  ApiRecord out{};
+  out.start_ns = in->start;
+  out.end_ns = in->end;
+  out.thread_id = in->threadId;
+  out.correlation_id = in->correlationId;
+  out.call = in->cbid;
+  out.domain = domain;
+  out.result = in->returnValue;
+  out.window = window_.load(std::memory_order_relaxed);
+  ring_->Write(out, RecordType::kApi, TimeFlags(in->start, in->end));
+}
+
+void Activity::Graph(const CUpti_Activity* activity) {
+  const auto* in = reinterpret_cast<const CUpti_ActivityGraphTrace2*>(activity);
+  GraphRecord out{};
+  out.start_ns = in->start;
+  out.end_ns = in->end;
+  out.device = in->deviceId;
+  out.context = in->contextId;
+  out.stream = in->streamId;
+  out.correlation_id = in->correlationId;
+  out.graph_id = in->graphId;
+  out.window = window_.load(std::memory_order_relaxed);
+  ring_->Write(out, RecordType::kGraph, TimeFlags(in->start, in->end));
+}
+
+void Activity::Overhead(const CUpti_Activity* activity) {
+  const auto* in = reinterpret_cast<const CUpti_ActivityOverhead3*>(activity);
+  OverheadRecord out{};
+  out.start_ns = in->start;
+  out.end_ns = in->end;
+  out.kind = in->overheadKind;
+  out.thread_id = in->objectId.pt.threadId;
+  out.correlation_id = in->correlationId;
+  out.window = window_.load(std::memory_order_relaxed);
+  ring_->Write(out, RecordType::kOverhead, TimeFlags(in->start, in->end));
+}
+
+size_t Activity::LaunchThreads() {
+  std::lock_guard<std::mutex> lock(threads_mutex_);
+  return launch_threads_.size();
+}
+
+}  // namespace spanlite

@@ -1,0 +1,49 @@
+#include "budget.h"
+
+#include <algorithm>
+
+namespace spanlite {
+
+Budget::Budget(uint32_t allowed_ppm, uint32_t window_steps, uint64_t min_spacing_ns)
+    : allowed_ppm_(allowed_ppm),
+      full_steps_(std::max(1u, window_steps)),
+      min_spacing_ns_(min_spacing_ns),
+      steps_(full_steps_) {}
+
+void Budget::StepOutside(uint64_t duration_ns) {
+  const auto duration = static_cast<double>(duration_ns);
+  outside_mean_ns_ = outside_mean_ns_ == 0 ? duration : outside_mean_ns_ * 0.99 + duration * 0.01;
+  total_ns_ += duration;
+}
+
+void Budget::StepInside(uint64_t duration_ns) {
+  window_inside_ns_ += duration_ns;
+  ++window_steps_;
+  total_ns_ += static_cast<double>(duration_ns);
+}
+
+void Budget::WindowClosed(uint64_t now_ns, uint64_t fixed_ns) {
+  const double expected = outside_mean_ns_ * static_cast<double>(window_steps_);
+  const double slower = static_cast<double>(window_inside_ns_) - expected;
+  // Without steps outside there is nothing to compare with; then count the fixed part only.
+  const double cost = static_cast<double>(fixed_ns) + (outside_mean_ns_ > 0 ? std::max(0.0, slower) : 0);
+  extra_ns_ += cost;
+  total_ns_ += static_cast<double>(fixed_ns);
+  window_inside_ns_ = window_steps_ = 0;
+  const double wanted = allowed_ppm_ == 0 ? static_cast<double>(kMaxSpacingNs)
+                                          : cost * 1e6 / static_cast<double>(allowed_ppm_);
+  if (wanted > static_cast<double>(kMaxSpacingNs)) {
+    steps_ = std::max(1u, steps_ / 2);
+  } else if (wanted < static_cast<double>(min_spacing_ns_) / 2) {
+    steps_ = std::min(full_steps_, steps_ * 2);
+  }
+  const double spacing = std::clamp(wanted, static_cast<double>(min_spacing_ns_),
+                                    static_cast<double>(std::max(kMaxSpacingNs, min_spacing_ns_)));
+  next_ns_ = now_ns + static_cast<uint64_t>(spacing);
+}
+
+uint64_t Budget::CostPpm() const {
+  return total_ns_ == 0 ? 0 : static_cast<uint64_t>(extra_ns_ / total_ns_ * 1e6);
+}
+
+}  // namespace spanlite

@@ -1,0 +1,80 @@
+#include "config.h"
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <sstream>
+
+namespace spanlite {
+namespace {
+
+void Complain(const char* name, const char* value, const char* expected) {
+  std::fprintf(stderr, "spanlite agent: %s='%s' is not %s; keeping the default\n", name, value,
+               expected);
+}
+
+// A non-negative number, scaled; keeps `target` where the variable is absent or unreadable.
+template <typename Number>
+void ReadNumber(const char* name, Number* target, double scale = 1.0) {
+  const char* text = std::getenv(name);
+  if (text == nullptr || *text == '\0') return;
+  char* end = nullptr;
+  const double value = std::strtod(text, &end);
+  if (*end != '\0' || !(value >= 0) || value * scale > 1e18) {
+    Complain(name, text, "a number of 0 or more");
+    return;
+  }
+  *target = static_cast<Number>(value * scale + 0.5);
+}
+
+void ReadFlag(const char* name, bool* target) {
+  const char* text = std::getenv(name);
+  if (text == nullptr || *text == '\0') return;
+  *target = std::strcmp(text, "0") != 0;
+}
+
+template <typename Value, size_t N>
+void ReadChoice(const char* name, const char* const (&words)[N], const Value (&values)[N],
+                const char* expected, Value* target) {
+  const char* text = std::getenv(name);
+  if (text == nullptr || *text == '\0') return;
+  for (size_t i = 0; i < N; ++i) {
+    if (std::strcmp(text, words[i]) == 0) {
+      *target = values[i];
+      return;
+    }
+  }
+  Complain(name, text, expected);
+}
+
+}  // namespace
+
+Config Config::FromEnvironment() {
+  Config config;
+  if (const char* text = std::getenv("SPANLITE_AGENT_DIR"); text && *text) config.directory = text;
+  if (const char* text = std::getenv("SPANLITE_AGENT_CUPTI"); text && *text)
+    config.cupti_library = text;
+  ReadChoice<Level>("SPANLITE_AGENT_LEVEL", {"off", "ranges", "windows", "continuous"},
+                    {Level::kOff, Level::kRanges, Level::kWindows, Level::kContinuous},
+                    "off, ranges, windows or continuous", &config.level);
+  ReadChoice<Detach>("SPANLITE_AGENT_DETACH", {"never", "proven"},
+                     {Detach::kNever, Detach::kWhenProven}, "never or proven", &config.detach);
+  ReadNumber("SPANLITE_AGENT_RING_BYTES", &config.ring_bytes);
+  ReadNumber("SPANLITE_AGENT_BUDGET_PCT", &config.budget_ppm, 10'000);
+  ReadNumber("SPANLITE_AGENT_WINDOW_STEPS", &config.window_steps);
+  ReadNumber("SPANLITE_AGENT_WINDOW_SECONDS", &config.window_every_ns, 1e9);
+  ReadNumber("SPANLITE_AGENT_STEP_SLO_MS", &config.step_slo_ns, 1e6);
+  ReadNumber("SPANLITE_AGENT_BUFFER_BYTES", &config.buffer_bytes);
+  ReadNumber("SPANLITE_AGENT_MAX_BUFFERS", &config.max_buffers);
+  ReadFlag("SPANLITE_AGENT_API_CALLS", &config.api_calls);
+  ReadFlag("SPANLITE_AGENT_GRAPH_TRACE", &config.graph_trace);
+  if (const char* text = std::getenv("SPANLITE_AGENT_STEP_RANGES"); text && *text) {
+    config.step_ranges.clear();
+    std::istringstream list(text);
+    for (std::string prefix; std::getline(list, prefix, ',');)
+      if (!prefix.empty()) config.step_ranges.push_back(prefix);
+  }
+  return config;
+}
+
+}  // namespace spanlite

@@ -1,0 +1,42 @@
+// CUPTI and the driver, bound to what the process itself has loaded.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include <cupti.h>
+
+namespace spanlite {
+
+// A second copy of CUPTI in a process breaks both, so the one that is mapped is preferred
+// (torch brings its own), then the loader's, then the toolkit's usual places. Nothing here
+// links against CUPTI: a missing function only switches off what needs it.
+struct CuptiApi {
+  decltype(&cuptiGetVersion) GetVersion = nullptr;
+  decltype(&cuptiActivityRegisterCallbacks) ActivityRegisterCallbacks = nullptr;
+  decltype(&cuptiActivityEnable) ActivityEnable = nullptr;
+  decltype(&cuptiActivityDisable) ActivityDisable = nullptr;
+  decltype(&cuptiActivityFlushAll) ActivityFlushAll = nullptr;
+  decltype(&cuptiActivityGetNextRecord) ActivityGetNextRecord = nullptr;
+  decltype(&cuptiActivityGetNumDroppedRecords) ActivityGetNumDroppedRecords = nullptr;
+  decltype(&cuptiActivityEnableRuntimeApi) ActivityEnableRuntimeApi = nullptr;  // may be null
+  decltype(&cuptiActivityEnableDriverApi) ActivityEnableDriverApi = nullptr;    // may be null
+  decltype(&cuptiGetTimestamp) GetTimestamp = nullptr;
+  decltype(&cuptiSetThreadIdType) SetThreadIdType = nullptr;  // may be null
+  decltype(&cuptiFinalize) Finalize = nullptr;                // may be null: never detach
+  uint32_t version = 0;
+
+  // Binds once. On failure `error` says why and nothing may be called.
+  bool Load(const std::string& preferred_path, std::string* error);
+};
+
+// The driver call that waits for a context's work; null without libcuda.
+struct DriverApi {
+  CUresult (*CtxSynchronize)() = nullptr;
+  CUresult (*CtxGetCurrent)(CUcontext*) = nullptr;
+  CUresult (*StreamIsCapturing)(CUstream, CUstreamCaptureStatus*) = nullptr;
+
+  bool Load();
+};
+
+}  // namespace spanlite

@@ -1,0 +1,28 @@
+// Our own NVTX handler: ranges without CUPTI, and without a GPU.
+#pragma once
+
+#include "config.h"
+#include "ring.h"
+#include "steps.h"
+#include "string_table.h"
+
+namespace spanlite {
+
+// Where the NVTX callbacks send what they see. Set once, before any callback runs; null
+// fields switch the handler off.
+struct NvtxSink {
+  Ring* ring = nullptr;
+  Strings* strings = nullptr;
+  StepObserver* steps = nullptr;
+  const Config* config = nullptr;
+};
+
+void SetNvtxSink(const NvtxSink& sink);
+
+// After fork the child's ring is another one; ranges that are open belong to the parent.
+void ForgetOpenRanges();
+
+}  // namespace spanlite
+
+extern "C" __attribute__((visibility("default"))) int InitializeInjectionNvtx2(
+    const void* (*get_export_table)(uint32_t));

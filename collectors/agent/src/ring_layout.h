@@ -1,0 +1,195 @@
+// The shared memory between an observed process and the daemon.
+//
+// One file a process: a header page, then a ring of records. Producers are the process's
+// own threads and CUPTI's; the one consumer is the daemon, which may come before, during
+// or after the process. Both sides map the file; neither ever waits for the other.
+//
+// Everything here is plain data with fixed offsets, so that a daemon of another build can
+// check `layout_version` and read it.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+namespace spanlite {
+
+constexpr uint64_t kRingMagic = 0x31474E524C4E5053ull;  // "SPNLRNG1"
+constexpr uint32_t kLayoutVersion = 1;
+constexpr uint32_t kHeaderBytes = 4096;
+constexpr uint32_t kRecordAlign = 8;
+
+// How much is recorded. The daemon sets the wish, the agent reports what is so.
+enum class Level : uint32_t { kOff = 0, kRanges = 1, kWindows = 2, kContinuous = 3 };
+
+// Why records were lost. The index is the same in `Header::dropped`.
+enum class Drop : uint32_t {
+  kRingFull = 0,
+  kCuptiDropped = 1,   // CUPTI had no buffer for them
+  kBudget = 2,         // our own pool of buffers was at its limit
+  kUnknownRecord = 3,  // a record kind this build does not know
+  kCount = 8,
+};
+
+// Written by the daemon, read by the agent at step boundaries and by its own thread.
+struct Control {
+  std::atomic<uint32_t> level;            // Level
+  std::atomic<uint32_t> capture_request;  // grows by one for each capture on demand
+  std::atomic<uint32_t> capture_steps;    // how many steps that capture wants
+  std::atomic<uint32_t> budget_ppm;       // allowed cost, parts per million of step time
+  std::atomic<uint64_t> step_slo_ns;      // a longer step opens a window; 0: never
+  std::atomic<uint32_t> strings_epoch;    // a change makes the agent send all strings anew
+  std::atomic<uint32_t> detach;           // Detach
+  std::atomic<uint32_t> api_calls;        // 1: record every runtime and driver call
+};
+
+enum class Detach : uint32_t { kNever = 0, kWhenProven = 1 };
+
+// Written by the agent.
+struct State {
+  std::atomic<uint32_t> level;
+  std::atomic<uint32_t> attached;     // CUPTI callbacks are registered
+  std::atomic<uint32_t> window_open;
+  std::atomic<uint32_t> disabled;     // the agent switched itself off; `reason` says why
+  std::atomic<uint64_t> steps;        // steps seen
+  std::atomic<uint64_t> steps_covered;
+  std::atomic<uint64_t> windows;
+  std::atomic<uint64_t> cost_ppm;     // measured
+  std::atomic<uint64_t> records;
+  std::atomic<uint64_t> buffers;
+  std::atomic<uint64_t> parse_ns;     // time spent on CUPTI's buffers
+  std::atomic<uint64_t> attach_ns;
+  std::atomic<uint64_t> launch_threads;  // distinct threads seen launching
+  char reason[128];
+};
+
+struct Header {
+  uint64_t magic;
+  uint32_t layout_version;
+  uint32_t header_bytes;
+  uint64_t capacity_bytes;  // a power of two
+  uint32_t process_id;
+  uint32_t cupti_version;
+  uint64_t process_start_ticks;  // field 22 of /proc/PID/stat: tells a reused pid apart
+  uint64_t created_ns;           // CLOCK_REALTIME
+  char executable[256];
+  char agent_version[32];
+  alignas(64) Control control;
+  alignas(64) State state;
+  alignas(64) std::atomic<uint64_t> dropped[static_cast<size_t>(Drop::kCount)];
+  alignas(64) std::atomic<uint64_t> head;  // bytes reserved by producers, ever
+  alignas(64) std::atomic<uint64_t> tail;  // bytes consumed by the daemon, ever
+};
+
+static_assert(sizeof(Header) <= kHeaderBytes, "the header must fit its page");
+static_assert(std::atomic<uint64_t>::is_always_lock_free, "shared memory needs lock-free atomics");
+
+enum class RecordType : uint16_t {
+  kPadding = 0,
+  kString = 1,
+  kClock = 2,
+  kKernel = 3,
+  kMemcpy = 4,
+  kMemset = 5,
+  kSync = 6,
+  kApi = 7,
+  kGraph = 8,
+  kOverhead = 9,
+  kRange = 10,
+  kWindow = 11,
+  kStep = 12,
+};
+
+// First word of each record, stored last, with release: a record whose word is 0 is not
+// there yet. The consumer zeroes what it has read before it moves `tail`.
+struct RecordHead {
+  uint32_t size_bytes;  // with this head; a multiple of 8
+  uint16_t type;
+  uint16_t flags;
+};
+
+// Times are CLOCK_REALTIME ns, as CUPTI gives them on Linux.
+struct StringRecord {
+  RecordHead head;
+  uint32_t id;
+  uint32_t length;
+  // `length` bytes of text follow.
+};
+
+struct ClockRecord {
+  RecordHead head;
+  uint64_t realtime_ns, monotonic_ns, monotonic_raw_ns, cupti_ns;
+  uint64_t uncertainty_ns;  // half of the time the reading took
+};
+
+struct KernelRecord {
+  RecordHead head;
+  uint64_t start_ns, end_ns;
+  uint64_t graph_node_id;
+  uint32_t device, context, stream, correlation_id, graph_id, name;
+  uint32_t grid_x, grid_y, grid_z, block_x, block_y, block_z, cluster_x, cluster_y, cluster_z;
+  uint32_t registers_per_thread, static_shared_bytes, dynamic_shared_bytes;
+  uint32_t executed_shared_bytes, local_bytes_per_thread, window;
+  uint32_t launch_type;
+};
+
+struct MemoryRecord {  // memcpy and memset
+  RecordHead head;
+  uint64_t start_ns, end_ns, bytes, graph_node_id;
+  uint32_t device, context, stream, correlation_id, graph_id;
+  uint32_t copy_kind;  // CUpti_ActivityMemcpyKind; for a memset its value
+  uint32_t window, peer_device;
+};
+
+struct SyncRecord {
+  RecordHead head;
+  uint64_t start_ns, end_ns;
+  uint32_t kind, context, stream, correlation_id, event, window;
+};
+
+struct ApiRecord {
+  RecordHead head;
+  uint64_t start_ns, end_ns;
+  uint32_t thread_id, correlation_id, call, domain;  // domain 0: driver, 1: runtime
+  uint32_t result, window;
+};
+
+struct GraphRecord {
+  RecordHead head;
+  uint64_t start_ns, end_ns;
+  uint32_t device, context, stream, correlation_id, graph_id, window;
+};
+
+struct OverheadRecord {
+  RecordHead head;
+  uint64_t start_ns, end_ns;
+  uint32_t kind, thread_id, correlation_id, window;
+};
+
+struct RangeRecord {  // an NVTX range that has ended
+  RecordHead head;
+  uint64_t start_ns, end_ns;
+  uint64_t id, parent_id;  // of this process; 0: none
+  uint64_t payload;
+  uint32_t thread_id, name, domain, category;
+  uint32_t payload_type, depth;
+};
+
+enum class WindowReason : uint32_t { kSchedule = 0, kDemand = 1, kSlo = 2, kContinuous = 3 };
+
+struct WindowRecord {
+  RecordHead head;
+  uint64_t open_ns, close_ns;
+  uint64_t first_step, steps;  // whole steps covered
+  uint64_t steps_since_last;   // steps seen since the window before closed: the weight's other half
+  uint64_t cost_ppm;
+  uint32_t window, reason, level, partial;  // partial: an edge cut a step
+};
+
+struct StepRecord {
+  RecordHead head;
+  uint64_t start_ns, end_ns, number;
+  uint32_t thread_id, name, window, covered;  // covered: 1 where the window holds all of it
+};
+
+}  // namespace spanlite

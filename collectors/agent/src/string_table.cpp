@@ -1,0 +1,40 @@
+#include "string_table.h"
+
+#include <cstring>
+
+namespace spanlite {
+
+uint32_t Strings::Intern(std::string_view text) {
+  if (text.empty()) return 0;
+  text = text.substr(0, kMaxLength);
+  const uint32_t epoch = ring_->header()->control.strings_epoch.load(std::memory_order_relaxed);
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (epoch != epoch_) {  // a new daemon knows none of them
+    ids_.clear();
+    texts_.clear();
+    epoch_ = epoch;
+  }
+  auto found = ids_.find(text);
+  if (found != ids_.end()) return found->second;
+  const uint32_t id = next_;
+  if (!Send(id, text)) return 0;  // the ring is full: try again with the next record
+  ++next_;
+  texts_.emplace_back(text);
+  ids_.emplace(texts_.back(), id);
+  return id;
+}
+
+bool Strings::Send(uint32_t id, std::string_view text) {
+  const uint32_t body = static_cast<uint32_t>(sizeof(StringRecord) + text.size());
+  const uint32_t size = (body + kRecordAlign - 1) / kRecordAlign * kRecordAlign;
+  void* room = ring_->Reserve(size);
+  if (room == nullptr) return false;
+  auto* record = static_cast<StringRecord*>(room);
+  record->id = id;
+  record->length = static_cast<uint32_t>(text.size());
+  std::memcpy(record + 1, text.data(), text.size());
+  Ring::Commit(room, RecordType::kString, size);
+  return true;
+}
+
+}  // namespace spanlite

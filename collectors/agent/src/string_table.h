@@ -1,0 +1,39 @@
+// Text goes into the ring once; records carry its number.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+
+#include "ring.h"
+
+namespace spanlite {
+
+// Thread-safe. 0 stands for the empty text and for text that could not be sent.
+class Strings {
+ public:
+  explicit Strings(Ring* ring) : ring_(ring) {}
+
+  // The number of `text`, sending it first where the daemon has not got it yet.
+  uint32_t Intern(std::string_view text);
+
+ private:
+  // The longest text kept; a templated kernel name can run to several KB.
+  static constexpr size_t kMaxLength = 8192;
+
+  bool Send(uint32_t id, std::string_view text);
+
+  Ring* ring_;
+  std::mutex mutex_;
+  // The views point into `texts_`, so that a look-up allocates nothing.
+  std::unordered_map<std::string_view, uint32_t> ids_;
+  std::deque<std::string> texts_;
+  uint32_t epoch_ = 0;
+  // Goes on growing across epochs, so that an old record never finds a wrong text.
+  uint32_t next_ = 1;
+};
+
+}  // namespace spanlite
