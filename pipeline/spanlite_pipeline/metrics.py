@@ -1,0 +1,52 @@
+"""The job's counters, as the embedded cluster's REST endpoint gives them."""
+
+from __future__ import annotations
+
+import json
+import socket
+from typing import Any
+from urllib.error import URLError
+from urllib.request import urlopen
+
+_TIMEOUT_S = 2.0
+
+
+def free_port() -> int:
+    """A port nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class JobMetrics:
+    """Counters of the keyed function, summed over subtasks."""
+
+    def __init__(self, port: int, job_id: str) -> None:
+        self._base = f"http://127.0.0.1:{port}/jobs/{job_id}"
+        self._vertex = ""
+        self._names: dict[str, str] = {}
+
+    def _get(self, path: str) -> Any:
+        with urlopen(self._base + path, timeout=_TIMEOUT_S) as answer:
+            return json.load(answer)
+
+    def _find(self) -> None:
+        for vertex in self._get("")["vertices"]:
+            base = f"/vertices/{vertex['id']}/subtasks/metrics"
+            for item in self._get(base):
+                for name in ("spans_in", "spans_out"):
+                    if item["id"].endswith(f".{name}"):
+                        self._vertex, self._names[name] = base, item["id"]
+
+    def read(self) -> dict[str, int]:
+        """spans_in and spans_out since the job started; empty where they are not known."""
+        try:
+            if len(self._names) < 2:
+                self._find()
+            if not self._names:
+                return {}
+            rows = self._get(f"{self._vertex}?get={','.join(self._names.values())}&agg=sum")
+        except (URLError, OSError, ValueError, KeyError):
+            return {}
+        sums = {row["id"]: int(row["sum"]) for row in rows}
+        return {name: sums.get(metric, 0) for name, metric in self._names.items()}

@@ -1,0 +1,128 @@
+"""Per-minute sums over all spans, before sampling: counts over everything come from here."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from spanlite.archive.schema import KERNEL_MINUTES
+from spanlite.codec import BatchView
+from spanlite.kinds import SpanStatus, kind_word
+
+NS_PER_MINUTE = 60_000_000_000
+#: Below this many groups numpy sorts by radix, an order faster than by comparison.
+_RADIX = 1 << 16
+
+Array = npt.NDArray[Any]
+#: minute, service, host, device, kind, name
+Key = tuple[int, str, str, int, int, str]
+
+
+class RollUps:
+    """Sums by minute, service, host, device, kind and name."""
+
+    def __init__(self) -> None:
+        self._rows: dict[Key, list[int]] = {}
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def add(self, view: BatchView, service: str, host: str) -> None:
+        """Add all spans of a batch."""
+        if view.count == 0:
+            return
+        order, first = _groups(view)
+        minutes = view.column("start_ns")[order[first]] // NS_PER_MINUTE * NS_PER_MINUTE
+        device = view.column("device")[order[first]]
+        kind = view.column("kind")[order[first]]
+        names = view.strings.take(pa.array(view.column("name")[order[first]].astype(np.int64)))
+        sums = _sums(view, order, first)
+        for minute, dev, knd, name, row in zip(
+            minutes.tolist(), device.tolist(), kind.tolist(), names.to_pylist(), sums, strict=True
+        ):
+            self._merge((minute, service, host, dev, knd, name), row)
+
+    def _merge(self, key: Key, row: list[int]) -> None:
+        have = self._rows.get(key)
+        if have is None:
+            self._rows[key] = row
+            return
+        have[0] += row[0]
+        have[1] += row[1]
+        have[2] += row[2]
+        have[3] = min(have[3], row[3])
+        have[4] = max(have[4], row[4])
+        have[5] += row[5]
+
+    def to_arrow(self) -> pa.Table:
+        """Rows in the KERNEL_MINUTES schema."""
+        keys, rows = list(self._rows), list(self._rows.values())
+        columns: dict[str, list[Any]] = {
+            "minute_ns": [key[0] for key in keys],
+            "service": [key[1] for key in keys],
+            "host": [key[2] for key in keys],
+            "device": [None if key[3] < 0 else key[3] for key in keys],
+            "kind": [kind_word(key[4]) for key in keys],
+            "name": [key[5] for key in keys],
+        }
+        for at, name in enumerate(("spans", "errors", "duration_ns", "min_ns", "max_ns", "bytes")):
+            columns[name] = [_int64(row[at]) for row in rows]
+        arrays = []
+        for item in KERNEL_MINUTES:
+            kind = item.type.value_type if pa.types.is_dictionary(item.type) else item.type
+            arrays.append(pa.array(columns[item.name], kind).cast(item.type))
+        return pa.Table.from_arrays(arrays, schema=KERNEL_MINUTES)
+
+
+def _int64(value: int) -> int:
+    """Hostile durations may sum to more than a BIGINT holds."""
+    return max(-(1 << 63), min(value, (1 << 63) - 1))
+
+
+def _codes(values: Array) -> tuple[Array, int]:
+    """Small numbers that stand for the values, and how many of them there are."""
+    low, high = int(values.min()), int(values.max())
+    if high - low < _RADIX:
+        return (values - values.dtype.type(low)).astype(np.int64), high - low + 1
+    distinct, codes = np.unique(values, return_inverse=True)
+    return codes, len(distinct)
+
+
+def _groups(view: BatchView) -> tuple[Array, Array]:
+    """Row order in which equal keys lie together, and where each group starts."""
+    total, code = 1, np.zeros(view.count, np.int64)
+    minute = view.column("start_ns") // NS_PER_MINUTE
+    for values in (minute, view.column("device"), view.column("kind"), view.column("name")):
+        part, count = _codes(values)
+        if count > 1:
+            if total > (1 << 62) // count:
+                distinct, code = np.unique(code, return_inverse=True)
+                total = len(distinct)
+            code = code * count + part
+            total *= count
+    narrow = code.astype(np.uint16) if total <= _RADIX else code
+    order = np.argsort(narrow, kind="stable")
+    ordered = narrow[order]
+    first = np.flatnonzero(np.concatenate(([True], ordered[1:] != ordered[:-1])))
+    return order, first
+
+
+def _sums(view: BatchView, order: Array, first: Array) -> list[list[int]]:
+    duration = view.column("duration_ns")[order]
+    size = view.column("bytes")[order]
+    error = (view.column("status") == SpanStatus.ERROR)[order]
+    table = np.stack(
+        [
+            np.diff(np.concatenate((first, [view.count]))),
+            np.add.reduceat(error, first, dtype=np.int64),
+            np.add.reduceat(duration, first, dtype=np.int64),
+            np.minimum.reduceat(duration, first),
+            np.maximum.reduceat(duration, first),
+            np.add.reduceat(size, first, dtype=np.uint64).view(np.int64),
+        ],
+        axis=1,
+    )
+    rows: list[list[int]] = table.tolist()
+    return rows
