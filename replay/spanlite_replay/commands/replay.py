@@ -31,7 +31,8 @@ from spanlite_replay.plan import Plan, PlanSettings, build_plan
 from spanlite_replay.recording import PLAN_COLUMNS, read_recording
 from spanlite_replay.report import Report
 from spanlite_replay.runner import run_plan
-from spanlite_replay.targets import DryTarget, KafkaTarget, Target
+from spanlite_replay.targets.base import Target
+from spanlite_replay.targets.dry import DryTarget
 from spanlite_replay.transforms import check_ratio
 
 #: How fast batches are encoded, at worst, so that a replay "from now" starts when ready.
@@ -262,9 +263,11 @@ def _check_conflicts(args: argparse.Namespace) -> None:
 def _target(args: argparse.Namespace, bucket_count: int, progress: Progress) -> Target:
     if args.target == "dry":
         return DryTarget(None if args.out is None else Path(args.out), sys.stdout)
-    replay_id = (
-        args.replay_id or f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}-{secrets.token_hex(4)}"
-    )
+    # Only here, so that a dry run does not load the Kafka client.
+    from spanlite_replay.targets.kafka import KafkaTarget
+
+    now = time.strftime("%Y%m%dT%H%M%S", time.gmtime())
+    replay_id = args.replay_id or f"{now}-{secrets.token_hex(4)}"
     return KafkaTarget(
         bootstrap_of(args), replay_id, bucket_count, args.topic or RAW_TOPIC, progress.count
     )

@@ -1,7 +1,1 @@
-"""Where a replay goes. A target has three methods: prepare, launch, drain."""
-
-from spanlite_replay.targets.base import Outcome, Target
-from spanlite_replay.targets.dry import DryTarget
-from spanlite_replay.targets.kafka import KafkaTarget
-
-__all__ = ["DryTarget", "KafkaTarget", "Outcome", "Target"]
+"""Where a replay goes. A target has three methods (`base.Target`): prepare, launch, drain."""

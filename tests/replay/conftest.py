@@ -1,0 +1,76 @@
+"""Small archives with real files, written by the archive's own writer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from spanlite.archive.layout import INCOMING, Archive
+from spanlite.archive.writer import SpanFileBuilder
+from spanlite.bucket import bucket_of
+from spanlite.codec import Batch, BatchView, encode_batch
+from spanlite.schema import SPAN_SCHEMA
+from spanlite.v1 import spanlite_pb2 as pb
+
+#: 2026-12-01T07:00:00Z
+HOUR = 1_796_108_400_000_000_000
+BUCKETS = 4
+
+
+def spans(**columns: Any) -> pa.RecordBatch:
+    """Spans in SPAN_SCHEMA from a few columns; the others say "none"."""
+    count = len(next(iter(columns.values())))
+    arrays = []
+    for item in SPAN_SCHEMA:
+        if item.name in columns:
+            arrays.append(pa.array(columns[item.name], item.type))
+        elif item.nullable:
+            arrays.append(pa.nulls(count, item.type))
+        elif item.name == "name":
+            arrays.append(pa.array(["k"] * count).dictionary_encode())
+        else:
+            none = -1 if item.name in ("device", "context", "stream") else 0
+            arrays.append(pa.array(np.full(count, none), item.type))
+    return pa.RecordBatch.from_arrays(arrays, schema=SPAN_SCHEMA)
+
+
+def write_archive(
+    root: Path, batch: pa.RecordBatch, resource: Mapping[str, Any] | None = None, parts: int = 1
+) -> Path:
+    """Add the spans to an archive, each bucket in `parts` files an hour."""
+    archive = Archive.create(root, BUCKETS)
+    low, high = (batch.column(f"trace_id_{half}").to_numpy() for half in ("low", "high"))
+    bucket = bucket_of(low, high, BUCKETS)
+    for number in range(BUCKETS):
+        rows = np.flatnonzero(bucket == number)
+        for part in np.array_split(rows, parts):
+            header = pb.BatchHeader(bucket=number, bucket_count=BUCKETS, producer="p")
+            chosen = batch.take(pa.array(part))
+            view = BatchView(encode_batch(Batch(header, chosen, resource or {"service.name": "s"})))
+            builder = SpanFileBuilder()
+            builder.add(view)
+            for hour, data, _ in builder.finish():
+                folder = archive.root / INCOMING / hour / f"bucket={number}"
+                folder.mkdir(parents=True, exist_ok=True)
+                (folder / f"part-{len(list(folder.iterdir()))}.parquet").write_bytes(data)
+    return root
+
+
+@pytest.fixture
+def spanlite(capfd: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+    """Runs `spanlite ARGS`: (exit code, stdout, stderr)."""
+    from spanlite.cli import main
+
+    def run(*args: object) -> tuple[int, str, str]:
+        try:
+            code = main([str(word) for word in args])
+        except SystemExit as stop:  # argparse
+            code = int(stop.code or 0)
+        captured = capfd.readouterr()
+        return code, captured.out, captured.err
+
+    return run
