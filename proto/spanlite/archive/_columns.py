@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -82,6 +82,24 @@ class Coded:
             return Coded(self.codes[rows], self.words)
         return Coded(take(self.codes, rows), self.words)
 
+    def __len__(self) -> int:
+        return len(self.codes)
+
+    def indexes(self, kind: type[np.unsignedinteger[Any]]) -> tuple[Mask | None, Array]:
+        """Which rows are valid (None: all), and the word index of each valid row.
+
+        Constant arrays where the column is known to be constant.
+        """
+        codes = self.codes
+        if is_constant(codes):
+            if codes[0] < 0:
+                return constant(False, len(codes)), np.zeros(0, kind)
+            return None, constant(kind(codes[0]), len(codes))
+        valid = codes >= 0
+        if valid.all():
+            return None, codes.astype(kind)
+        return valid, codes[valid].astype(kind)
+
     def trimmed(self) -> Coded:
         """The same with only the words that are used."""
         if is_constant(self.codes):
@@ -94,19 +112,6 @@ class Coded:
             return self
         renumber = (np.cumsum(used) - 1).astype(self.codes.dtype)
         return Coded(renumber[self.codes + 1], self.words.take(np.flatnonzero(used[1:])))
-
-
-#: A column of a file: links alone are Arrow already.
-Column: TypeAlias = Numbers | Coded | pa.Array
-
-
-def rows_of(column: Column, rows: Array | slice) -> Column:
-    """Some rows of a column."""
-    if isinstance(column, (Numbers, Coded)):
-        return column.rows(rows)
-    if isinstance(rows, slice):
-        return column.slice(rows.start, rows.stop - rows.start)
-    return column.take(pa.array(rows))
 
 
 def code_dtype(words: int) -> type[np.signedinteger[Any]]:

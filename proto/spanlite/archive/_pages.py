@@ -72,10 +72,10 @@ def null_levels(valid: Mask | None, count: int) -> bytes:
 
 def plain(values: pa.StringArray | pa.Int64Array | Array) -> bytes:
     """PLAIN bytes of text (with its lengths) or of numbers."""
+    if not isinstance(values, np.ndarray) and not pa.types.is_string(values.type):
+        values = values.to_numpy()
     if isinstance(values, np.ndarray):
         return np.ascontiguousarray(values).tobytes()
-    if not pa.types.is_string(values.type):
-        return values.to_numpy().tobytes()
     texts = [text.encode() for text in values.to_pylist()]
     return b"".join(part for text in texts for part in (len(text).to_bytes(4, "little"), text))
 

@@ -6,13 +6,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import version
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from spanlite.archive import _pages as pages
-from spanlite.archive._columns import Array, Coded, Column, Mask, Numbers, is_constant, rows_of
+from spanlite.archive._columns import Array, Coded, Numbers, is_constant
 from spanlite.archive._pages import Pages
+from spanlite.archive._sites import Column, Sited, rows_of
 from spanlite.archive._thrift import I64, Struct, Value, serialise
 from spanlite.archive.schema import SCHEMA_VERSION, SCHEMA_VERSION_KEY, SPANS
 
@@ -77,7 +79,7 @@ def write_columns(
 
 
 def _leaves(item: pa.Field, column: Column, codec: pa.Codec) -> Iterator[_Leaf]:
-    if isinstance(column, Coded):
+    if isinstance(column, (Coded, Sited)):
         yield _coded_leaf(item, column, codec)
     elif isinstance(column, Numbers):
         yield _numbers_leaf(item, column, codec)
@@ -89,38 +91,32 @@ def _physical(kind: pa.DataType) -> int:
     return _PHYSICAL[str(kind.value_type if pa.types.is_dictionary(kind) else kind)]
 
 
-def _coded_leaf(item: pa.Field, column: Coded, codec: pa.Codec) -> _Leaf:
+def _coded_leaf(item: pa.Field, column: Coded | Sited, codec: pa.Codec) -> _Leaf:
     if pa.types.is_dictionary(item.type):
         column = column.trimmed()
-    codes, count = column.codes, len(column.codes)
-    levels = b""
-    if item.nullable:
-        valid, codes = _without_nulls(codes)
-        levels = pages.null_levels(valid, count)
-    body = _indexes(codes, len(column.words)) if len(codes) else b"\x01"
+    words = len(column.words)
+    valid, codes = column.indexes(_index_type(words))
+    levels = pages.null_levels(valid, len(column)) if item.nullable else b""
     done = pages.chunk(
         levels,
-        body,
+        _indexes(codes, words) if len(codes) else b"\x01",
         pages.RLE_DICTIONARY,
-        count,
+        len(column),
         codec,
-        (pages.plain(column.words), len(column.words)),
+        (pages.plain(column.words), words),
     )
     return _Leaf((item.name,), _physical(item.type), done, _extremes(item.name, column))
 
 
-def _without_nulls(codes: Array) -> tuple[Mask | None, Array]:
-    if is_constant(codes):
-        return (None, codes) if codes[0] >= 0 else (codes >= 0, codes[:0])
-    valid = codes >= 0
-    return (None, codes) if valid.all() else (valid, codes[valid])
+def _index_type(words: int) -> type[np.unsignedinteger[Any]]:
+    return np.uint8 if words <= 1 << 8 else np.uint16 if words <= 1 << 16 else np.uint32
 
 
 def _indexes(codes: Array, words: int) -> bytes:
     """Dictionary indexes with their width, as a run or at whole bytes each."""
     if is_constant(codes):
         return b"\x01" + pages.run(int(codes[0]), len(codes)) if words <= 2 else _wide_run(codes)
-    bits = 1 if words <= 2 else 8 if words <= 1 << 8 else 16 if words <= 1 << 16 else 32
+    bits = 1 if words <= 2 else 8 * _index_type(words)().itemsize
     return bytes([bits]) + pages.packed(codes, bits)
 
 
@@ -143,7 +139,7 @@ def _numbers_leaf(item: pa.Field, column: Numbers, codec: pa.Codec) -> _Leaf:
     return _Leaf((item.name,), _physical(item.type), done, _extremes(item.name, column))
 
 
-def _extremes(name: str, column: Coded | Numbers) -> tuple[bytes, bytes] | None:
+def _extremes(name: str, column: Coded | Sited | Numbers) -> tuple[bytes, bytes] | None:
     if name not in _WITH_STATISTICS:
         return None
     if isinstance(column, Numbers):

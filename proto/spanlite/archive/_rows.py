@@ -13,10 +13,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from spanlite.archive._columns import (
-    MAX_DISTINCT,
     Array,
     Coded,
-    Column,
     Numbers,
     code_dtype,
     concat,
@@ -25,6 +23,15 @@ from spanlite.archive._columns import (
     is_constant,
     merge_coded,
     take,
+)
+from spanlite.archive._sites import (
+    SITE_NUMBERS,
+    Column,
+    Sited,
+    SiteTable,
+    merge_sites,
+    site_numbers,
+    site_words,
 )
 from spanlite.codec import BatchView
 from spanlite.kinds import COPY_KIND_WORDS, KIND_WORDS, STATUS_WORDS
@@ -49,10 +56,6 @@ NUMBERS: dict[str, tuple[type[np.signedinteger[Any]], int | None]] = {
     "bytes": (np.int64, 0),
     "flags": (np.int32, None),
 }
-#: Columns whose values nearly all differ: written as differences, never as a dictionary.
-DENSE = frozenset(
-    {"span_id", "parent_span_id", "start_ns", "duration_ns", "correlation_id", "graph_node_id"}
-)
 #: Columns of small enumerations: their words, the prefix of a number without a word, and
 #: whether 0 is null.
 ENUMS: dict[str, tuple[tuple[str, ...], str, bool]] = {
@@ -100,14 +103,13 @@ class Rows:
 
     def columns(self) -> dict[str, Column]:
         """Every archive column, in sorted order."""
+        pool = pa.concat_arrays([piece.view.strings for piece in self._pieces]).dictionary_encode()
         out: dict[str, Column] = {"trace_id": Coded(self._rank, self._trace_words)}
-        for name in NUMBERS:
-            out[name] = Numbers(self.start_ns) if name == "start_ns" else self._numbers(name)
-        for name in ENUMS:
-            out[name] = self._enum(name)
-        out["name"] = self._text("name", 0)
-        out["attributes"] = self._text("attributes", 1)
-        out.update(self._launches())
+        for name in ("span_id", "parent_span_id", "duration_ns", "correlation_id"):
+            out[name] = numbers(take(self._gather(name), self._order), *NUMBERS[name])
+        out["start_ns"] = Numbers(self.start_ns)
+        out["attributes"] = self._attributes(pool)
+        out.update(self._site_columns(pool))
         out.update(self._senders())
         out["links"] = self._links()
         weights = [piece.weights for piece in self._pieces]
@@ -130,51 +132,35 @@ class Rows:
         merged = merge_coded(encoded, none)
         return merged and merged.rows(self._order)
 
-    def _numbers(self, name: str) -> Column:
-        kind, none = NUMBERS[name]
-        if name not in DENSE:
-            coded = self._coded([piece.column(name) for piece in self._pieces], none)
-            if coded is not None:
-                return Coded(coded.codes, np.asarray(coded.words).astype(kind))
-        return numbers(take(self._gather(name), self._order), kind, none)
-
-    def _enum(self, name: str) -> Coded:
-        coded = self._coded([piece.column(name) for piece in self._pieces], None)
-        assert coded is not None  # 256 values at most
-        return enum_words(name, coded)
-
-    def _text(self, name: str, shift: int) -> Coded:
-        pools = [piece.view.strings for piece in self._pieces]
-        merged = pa.concat_arrays(pools).dictionary_encode()
-        kind = code_dtype(len(merged.dictionary))
-        codes = merged.indices.to_numpy().astype(kind)
-        parts, base = [], 0
-        for piece, pool in zip(self._pieces, pools, strict=True):
-            # Index 0 of the batch's column is null where the column is shifted by one.
-            local = np.concatenate((np.full(shift, -1, kind), codes[base : base + len(pool)]))
-            parts.append(take_table(local, piece.column(name)))
-            base += len(pool)
-        return Coded(self._place(parts), merged.dictionary)
-
-    def _launches(self) -> dict[str, Column]:
+    def _attributes(self, pool: pa.DictionaryArray) -> Coded:
+        kind = code_dtype(len(pool.dictionary))
+        codes = pool.indices.to_numpy().astype(kind)
         parts, base = [], 0
         for piece in self._pieces:
-            size = len(piece.view.launch_table("grid_x")) - 1
-            local = np.concatenate(([0], np.arange(base + 1, base + size + 1)))
-            parts.append(take_table(local, piece.column("launch")))
+            size = len(piece.view.strings)
+            # The batch's index is shifted by one: 0 is null.
+            local = np.concatenate((np.full(1, -1, kind), codes[base : base + size]))
+            parts.append(take_table(local, piece.column("attributes")))
             base += size
-        code = self._place(parts)
-        tables = [self._launch_table(name) for name in LAUNCH_COLUMNS]
-        given = np.any(tables, axis=0)
-        return {
-            name: _launch_column(table, given, code)
-            for name, table in zip(LAUNCH_COLUMNS, tables, strict=True)
-        }
+        return Coded(self._place(parts), pool.dictionary)
 
-    def _launch_table(self, name: str) -> Array:
-        parts = [piece.view.launch_table(name)[1:] for piece in self._pieces]
-        table: Array = np.concatenate([np.zeros(1, np.uint32), *parts])
-        return table.view(np.int32)
+    def _site_columns(self, pool: pa.DictionaryArray) -> dict[str, Column]:
+        views = [piece.view for piece in self._pieces]
+        picks = [piece.rows for piece in self._pieces]
+        table = merge_sites(views, picks, pool.indices.to_numpy(), self._order)
+        out: dict[str, Column] = {"name": site_words(table, "name", pool.dictionary, None)}
+        for name in ENUMS:
+            out[name] = _enum(table, name)
+        for name in SITE_NUMBERS:
+            if name not in ENUMS:
+                kind, none = NUMBERS[name]
+                values = table.columns[name]
+                null = np.zeros(len(values), bool) if none is None else values == none
+                out[name] = site_numbers(table, name, kind, null)
+        no_launch = ~np.any([table.columns[name] for name in LAUNCH_COLUMNS], axis=0)
+        for name in LAUNCH_COLUMNS:
+            out[name] = site_numbers(table, name, np.int32, no_launch)
+        return out
 
     def _per_piece(self, value: Callable[[Piece], Any]) -> list[Array]:
         return [constant(value(p), n) for p, n in zip(self._pieces, self.sizes, strict=True)]
@@ -268,26 +254,11 @@ def numbers(values: Array, kind: type[np.signedinteger[Any]], none: int | None) 
     return Numbers(values, None if valid.all() else valid)
 
 
-def enum_words(name: str, coded: Coded) -> Coded:
-    """A column of an enumeration's numbers as words."""
-    words, prefix, zero_is_null = ENUMS[name]
-    used = np.asarray(coded.words).tolist()
-    text = [words[number] if number < len(words) else f"{prefix}{number}" for number in used]
-    if not (zero_is_null and used[:1] == [0]):
-        return Coded(coded.codes, pa.array(text, pa.string()))
-    codes = coded.codes
-    less = constant(codes[0] - 1, len(codes)) if is_constant(codes) else codes - 1
-    return Coded(less, pa.array(text[1:], pa.string()))
-
-
-def _launch_column(table: Array, given: Array, code: Array) -> Column:
-    words, place = np.unique(table, return_inverse=True)
-    if len(words) > MAX_DISTINCT:
-        return Numbers(take_table(table, code), take_table(given, code))
-    local = np.where(given, place, -1).astype(np.int16)
-    if (local == local[0]).all():
-        return Coded(constant(local[0], len(code)), words)
-    return Coded(take_table(local, code), words)
+def _enum(table: SiteTable, name: str) -> Sited:
+    known, prefix, zero_is_null = ENUMS[name]
+    highest = int(table.columns[name].max(initial=0))
+    more = [f"{prefix}{number}" for number in range(len(known), highest + 1)]
+    return site_words(table, name, pa.array([*known, *more]), 0 if zero_is_null else None)
 
 
 def text_of(resource: dict[str, Any], key: str) -> str:

@@ -17,9 +17,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from spanlite.archive._columns import Array, Column, constant, rows_of
+from spanlite.archive._columns import Array, constant
 from spanlite.archive._parquet import FAST, Effort, write_columns
 from spanlite.archive._rows import Piece, Rows
+from spanlite.archive._sites import Column, rows_of
 from spanlite.archive.layout import NS_PER_HOUR, hour_folder
 from spanlite.archive.schema import SCHEMA_VERSION, SCHEMA_VERSION_KEY
 from spanlite.codec import BatchView
