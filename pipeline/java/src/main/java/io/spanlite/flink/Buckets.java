@@ -61,7 +61,10 @@ public final class Buckets {
             switch ((int) tag & 7) {
                 case 0 -> value = varint(in);
                 case 1 -> value = in.getLong();
-                case 2 -> in.position(in.position() + (int) varint(in));
+                case 2 -> {
+                    int size = (int) varint(in); // Before asking for the position: it moves it.
+                    in.position(in.position() + size);
+                }
                 case 5 -> value = in.getInt();
                 default -> throw new IllegalArgumentException("wire type");
             }
