@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from spanlite.errors import ServiceError
@@ -35,11 +36,13 @@ def find_jars() -> Path:
     return folder
 
 
-def java_command(heap_mb: int, properties: dict[str, str], main: str, *args: str) -> list[str]:
+def java_command(
+    options: Sequence[str], properties: Mapping[str, str], main: str, *args: str
+) -> list[str]:
     """The command line that runs one of Kafka's main classes."""
     return [
         find_java(),
-        f"-Xmx{heap_mb}m",
+        *options,
         "-XX:+ExitOnOutOfMemoryError",
         *[f"-D{key}={value}" for key, value in properties.items()],
         "-cp",

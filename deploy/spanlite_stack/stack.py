@@ -15,7 +15,7 @@ import subprocess
 import time
 import uuid
 from base64 import urlsafe_b64encode
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -35,6 +35,9 @@ DEFAULT_HEAP_MB = 512
 READY_TIMEOUT_S = 120.0
 #: A clean stop takes under a second; after this the broker is killed.
 STOP_TIMEOUT_S = 30.0
+
+#: Only the JVM's first compiler: nearly halves the CPU time of a start, for tests.
+QUICK_START = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 
 Say = Callable[[str], None]
 
@@ -73,10 +76,12 @@ class Stack:
         *,
         partitions: int = DEFAULT_PARTITIONS,
         heap_mb: int = DEFAULT_HEAP_MB,
+        jvm_options: Sequence[str] = (),
         say: Say = _silent,
     ) -> None:
         self.data = Path(data).absolute()
         self._partitions, self._heap_mb, self._say = partitions, heap_mb, say
+        self._jvm_options = tuple(jvm_options)
 
     def up(self) -> StackInfo:
         """Start the broker unless it runs, make the topics, return when both are usable.
@@ -180,9 +185,9 @@ class Stack:
         port, controller_port = _config.free_ports(2)
         return port, controller_port
 
-    def _java(self, main: str, *args: str) -> list[str]:
+    def _java(self, options: Sequence[str], main: str, *args: str) -> list[str]:
         settings = {"log4j.configuration": (self.data / "log4j.properties").as_uri()}
-        return java_command(self._heap_mb, settings, main, *args)
+        return java_command([f"-Xmx{self._heap_mb}m", *options], settings, main, *args)
 
     def _format(self) -> None:
         """Make the storage folder; a run that was cut short is simply done again."""
@@ -193,6 +198,7 @@ class Stack:
         cluster_id = urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
         config = str(self.data / "server.properties")
         command = self._java(
+            QUICK_START,
             "kafka.tools.StorageTool",
             "format",
             "-t",
@@ -208,7 +214,7 @@ class Stack:
         done.touch()
 
     def _spawn(self) -> subprocess.Popen[bytes]:
-        command = self._java("kafka.Kafka", str(self.data / "server.properties"))
+        command = self._java(self._jvm_options, "kafka.Kafka", str(self.data / "server.properties"))
         with (self.data / "logs" / "console.log").open("ab") as console:
             # A session of its own, so that Ctrl-C in the terminal does not reach it.
             return subprocess.Popen(

@@ -14,13 +14,14 @@ from confluent_kafka import Consumer, Producer
 from spanlite.cli import main
 from spanlite.errors import ServiceError, UsageError
 from spanlite_stack import Stack, _config, _process
+from spanlite_stack.stack import QUICK_START
 
 pytestmark = pytest.mark.stack
 
 
 @pytest.fixture
 def own(tmp_path: Path) -> Iterator[Stack]:
-    stack = Stack(tmp_path / "s", partitions=3)
+    stack = Stack(tmp_path / "s", partitions=3, jvm_options=QUICK_START)
     yield stack
     stack.remove()
 

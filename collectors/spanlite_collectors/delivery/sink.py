@@ -1,0 +1,276 @@
+"""KafkaSink: spans in, numbered batches of one bucket out, nothing lost on the way."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from spanlite.codec import Batch, encode_batch
+from spanlite.errors import ServiceError
+from spanlite.schema import SPAN_SCHEMA
+
+from spanlite_collectors.batching import Batcher, Ready, hashes_of, split_by_bucket
+from spanlite_collectors.delivery.numbering import Numbering
+from spanlite_collectors.delivery.outbox import Outbox
+from spanlite_collectors.delivery.spool import SpoolFullError
+from spanlite_collectors.delivery.transport import Message
+
+#: How often the delivery thread looks after batches that grow old and messages on their way.
+_STEP_S = 0.02
+#: Well below the topic's 16 MiB; zstd makes it smaller still.
+MAX_PAYLOAD_BYTES = 8 << 20
+#: How long `close` waits for a broker when there is no spool to put the rest into.
+CLOSE_TIMEOUT_S = 30.0
+
+
+@dataclass
+class SinkStats:
+    """Counts since the start, and what is waiting now."""
+
+    received_spans: int = 0
+    delivered_spans: int = 0
+    delivered_messages: int = 0
+    delivered_bytes: int = 0
+    dropped_spans: dict[str, int] = field(default_factory=dict)
+    lost_spans: int = 0
+    waiting_spans: int = 0
+    on_way_messages: int = 0
+    on_way_bytes: int = 0
+    spooling: bool = False
+    spooled_messages: int = 0
+    replayed_messages: int = 0
+    spool_bytes: int = 0
+    spool_messages: int = 0
+    spool_torn_records: int = 0
+    producer_restarts: int = 0
+    broker_away: bool = False
+
+
+def head_keep(hashes: npt.NDArray[np.uint64], probability: float) -> npt.NDArray[np.bool_]:
+    """Which rows head sampling keeps, by trace: shape (n,) in and out.
+
+    Deterministic: every collector keeps the same traces. It compares the whole hash, so it
+    depends on the high bits, while the bucket is made of the low ones.
+    """
+    if probability >= 1:
+        return np.ones(len(hashes), dtype=np.bool_)
+    return hashes < np.uint64(int(probability * 2.0**64))
+
+
+class KafkaSink:
+    """A SpanSink that delivers to Kafka, in order for each bucket.
+
+    `write` may be called from several threads. It blocks while the way out is full
+    (`block=True`), or else counts what does not fit as dropped, `spool_full` with a spool
+    and `queue_full` without. Close it, or use it in a `with`.
+    """
+
+    def __init__(
+        self, outbox: Outbox, numbering: Numbering, batcher: Batcher | None = None, *, block: bool
+    ) -> None:
+        self._outbox, self._numbering, self._block = outbox, numbering, block
+        self._batcher = batcher or Batcher()
+        self._changed = threading.Condition()
+        self._stats = SinkStats()
+        self._drops: Counter[str] = Counter()
+        self._fault: Exception | None = None
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="delivery", daemon=True)
+        self._thread.start()
+
+    def write(self, spans: pa.RecordBatch, resource: Mapping[str, Any]) -> None:
+        """Take spans of one resource."""
+        hashes = hashes_of(spans)
+        keep = head_keep(hashes, self._numbering.sampling_probability)
+        refused = int(len(keep) - np.count_nonzero(keep))
+        if refused:
+            self.drop("head_sampled", refused)
+            spans, hashes = spans.filter(pa.array(keep)), hashes[keep]
+        buckets = (hashes & np.uint64(self._numbering.bucket_count - 1)).astype(np.int64)
+        parts = list(split_by_bucket(spans, buckets))
+        with self._changed:
+            self._check()
+            self._stats.received_spans += len(keep)
+            for bucket, rows in parts:
+                self._batcher.add(bucket, rows, resource)
+            self._send(list(self._batcher.take_full()))
+
+    def drop(self, reason: str, spans: int) -> None:
+        """Count spans that will never be sent; the next header tells the ledger."""
+        with self._changed:
+            self._count_drop(reason, spans)
+
+    def flush(self) -> None:
+        """Return when everything written is delivered or on disk. Raises ServiceError."""
+        with self._changed:
+            self._send(list(self._batcher.take_all()))
+            self._send_drops()
+            while not (self._outbox.idle or (self._outbox.spooling and self._outbox.safe)):
+                self._check()
+                self._wait()
+
+    def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
+        """Send what waits; what is not delivered by then goes to the spool.
+
+        Raises ServiceError where spans are lost for want of a spool or of room in it.
+        """
+        if self._closing.is_set():
+            return
+        with self._changed:
+            self._block = False
+            self._send(list(self._batcher.take_all()))
+            self._send_drops()
+            self._wait_delivered(timeout_s)
+        self._closing.set()
+        self._thread.join()
+        try:
+            self._spool_rest()
+        finally:
+            self._outbox.close()
+
+    def abandon(self) -> None:
+        """Stop without sending or spooling what waits, as after an error."""
+        self._closing.set()
+        self._thread.join()
+        self._outbox.close()
+
+    def stats(self) -> SinkStats:
+        """A snapshot for metrics and reports."""
+        with self._changed:
+            return self._snapshot()
+
+    @property
+    def overloaded(self) -> bool:
+        """Whether there is no room and none is being made: a write would block or drop."""
+        with self._changed:
+            return self._outbox.stalled and not self._outbox.has_room()
+
+    def __enter__(self) -> Self:
+        """The sink."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close it."""
+        self.close()
+
+    # Below here the lock `_changed` is held.
+
+    def _send(self, batches: Sequence[Ready]) -> None:
+        for ready in batches:
+            if self._admit():
+                self._send_one(ready)
+            else:
+                full = "spool_full" if self._outbox.spool is not None else "queue_full"
+                self._count_drop(full, ready.spans.num_rows)
+
+    def _admit(self) -> bool:
+        """Wait for room; False where there is none and the caller does not want to wait."""
+        while not self._outbox.has_room():
+            self._check()
+            full = self._outbox.spooling or self._outbox.spool is None
+            if full and not self._block and self._outbox.stalled:
+                return False
+            self._wait()
+        return True
+
+    def _send_one(self, ready: Ready) -> None:
+        """Encode, number and hand over; a batch that is too large is cut in two first."""
+        spans = ready.spans
+        header = self._numbering.peek_header(ready.bucket, spans.num_rows)
+        payload = encode_batch(Batch(header, spans, ready.resource))
+        if len(payload) > MAX_PAYLOAD_BYTES and spans.num_rows > 1:
+            half = spans.num_rows // 2
+            for part in (spans.slice(0, half), spans.slice(half)):
+                self._send([Ready(ready.bucket, ready.resource, part)])
+            return
+        self._numbering.commit(header)
+        try:
+            self._outbox.put(Message(ready.bucket, spans.num_rows, payload))
+        except SpoolFullError:
+            # The number is given: the job sees the gap and counts it as lost on the wire.
+            self._stats.lost_spans += spans.num_rows
+
+    def _send_drops(self) -> None:
+        """Where no span is left to carry the drops, an empty batch does."""
+        if self._numbering.has_drops and self._outbox.has_room():
+            none = pa.RecordBatch.from_pylist([], SPAN_SCHEMA)
+            self._send_one(Ready(0, {}, none))
+
+    def _count_drop(self, reason: str, spans: int) -> None:
+        if spans:
+            self._drops[reason] += spans
+            self._numbering.drop(reason, spans)
+
+    def _wait_delivered(self, timeout_s: float) -> None:
+        deadline = time.monotonic() + timeout_s
+        while not self._outbox.idle and time.monotonic() < deadline:
+            if self._outbox.spool is not None and self._outbox.stalled:
+                return
+            self._wait()
+
+    def _wait(self) -> None:
+        self._changed.wait(_STEP_S)
+
+    def _check(self) -> None:
+        if self._fault is not None:
+            raise ServiceError(f"delivery has stopped: {self._fault}") from self._fault
+
+    def _spool_rest(self) -> None:
+        if self._outbox.spool is not None:
+            self._outbox.spool_all()
+            return
+        messages, _ = self._outbox.on_way
+        if messages:
+            raise ServiceError(
+                f"{messages} batches could not be delivered; start the broker and run it "
+                f"again, or give --spool a folder that keeps them"
+            )
+
+    def _run(self) -> None:
+        while not self._closing.wait(_STEP_S):
+            with self._changed:
+                try:
+                    self._outbox.step()
+                    self._send_aged()
+                except Exception as error:  # told to the next caller of write or flush
+                    self._fault = error
+                    return
+                finally:
+                    self._changed.notify_all()
+
+    def _send_aged(self) -> None:
+        """Only what has room: this thread must never wait for itself."""
+        for ready in self._batcher.take_aged(self._outbox.has_room):
+            self._send_one(ready)
+
+    def _snapshot(self) -> SinkStats:
+        outbox, counts, spool = self._outbox, self._outbox.counts, self._outbox.spool
+        now = SinkStats(**asdict(self._stats))
+        now.dropped_spans = dict(self._drops)
+        now.waiting_spans = self._batcher.pending_spans
+        now.delivered_spans = counts.delivered_spans
+        now.delivered_messages = counts.delivered_messages
+        now.delivered_bytes = counts.delivered_bytes
+        now.lost_spans += counts.rejected_spans
+        now.on_way_messages, now.on_way_bytes = outbox.on_way
+        now.spooling, now.broker_away = outbox.spooling, outbox.stalled
+        now.spooled_messages = counts.spooled_messages
+        now.replayed_messages = counts.replayed_messages
+        now.producer_restarts = counts.restarts
+        if spool is not None:
+            now.spool_bytes, now.spool_messages = spool.size_bytes, spool.live
+            now.spool_torn_records = spool.torn_records
+        return now

@@ -1,0 +1,286 @@
+"""The disk spool: messages in order, on disk, while the broker is away.
+
+A spool is a folder of segments, `0000000000000001.spool` and so on. A segment is a
+plain snappy framed stream (`python -m snappy -d` reads it); unpacked, it is records of a
+32-bit little-endian length and that many bytes. A new run never appends to an old
+segment, so what a crash tore is always at the end of a segment and is skipped and counted.
+Records leave in the order they came in; a segment is deleted when all of its records
+are delivered. After a crash the segments that are left are sent again from their
+start: the messages carry (producer, epoch, seq), so the repeats are recognised.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import struct
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import snappy
+from spanlite.errors import ServiceError, SpanLiteError
+
+DEFAULT_SPOOL_BYTES = 4 << 30
+#: Small segments, since a crash repeats at most what is left of them.
+SEGMENT_BYTES = 16 << 20
+SUFFIX = ".spool"
+
+_STREAM_START = b"\xff\x06\x00\x00sNaPpY"
+_LENGTH = struct.Struct("<I")
+
+
+class SpoolFullError(SpanLiteError):
+    """No room: the limit is reached, or the disk is full."""
+
+
+@dataclass(eq=False)
+class _Segment:
+    path: Path
+    size: int = 0
+    live: int = 0  # records not yet delivered
+
+
+@dataclass(frozen=True, eq=False)
+class Entry:
+    """One record's place in the spool."""
+
+    segment: _Segment
+    offset: int
+    size: int
+
+
+class Spool:
+    """A first-in, first-out queue of byte strings on disk. Not thread-safe.
+
+    Opening it takes the folder for this process alone; ServiceError where another has it.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        max_bytes: int = DEFAULT_SPOOL_BYTES,
+        segment_bytes: int = SEGMENT_BYTES,
+    ) -> None:
+        self.folder = folder
+        self._max_bytes, self._segment_bytes = max_bytes, segment_bytes
+        self.torn_records = 0  # records that a crash or the disk has damaged
+        self.torn_bytes = 0
+        folder.mkdir(parents=True, exist_ok=True)
+        self._lock = _lock(folder)
+        self._unread: deque[Entry] = deque()
+        self._segments: dict[Path, _Segment] = {}
+        self._writer: int | None = None
+        self._tail: _Segment | None = None
+        self._dirty = False
+        self._scan()
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes on disk."""
+        return sum(segment.size for segment in self._segments.values())
+
+    @property
+    def unread(self) -> int:
+        """Records not yet taken by `pop`."""
+        return len(self._unread)
+
+    @property
+    def live(self) -> int:
+        """Records not yet delivered."""
+        return sum(segment.live for segment in self._segments.values())
+
+    @property
+    def has_room(self) -> bool:
+        """Whether one more record may be appended."""
+        return self.size_bytes < self._max_bytes
+
+    def append(self, record: bytes, *, unread: bool = True) -> Entry:
+        """Write a record at the end. Raises SpoolFullError; then nothing was written.
+
+        `unread=False` is for a record that is on its way already: it will not be popped
+        in this run, but is there for the next one until `done`.
+        """
+        if not self.has_room:
+            raise SpoolFullError(f"the spool {self.folder} holds its {self._max_bytes} bytes")
+        framed = bytes(snappy.StreamCompressor().compress(_LENGTH.pack(len(record)) + record))
+        segment, writer = self._open_tail()
+        self._write(writer, segment, framed)
+        entry = Entry(segment, segment.size, len(framed))
+        segment.size += len(framed)
+        segment.live += 1
+        if unread:
+            self._unread.append(entry)
+        return entry
+
+    def sync(self) -> None:
+        """Return when all that was appended would survive a power cut."""
+        if self._dirty and self._writer is not None:
+            os.fsync(self._writer)
+        self._dirty = False
+
+    def pop(self) -> tuple[Entry, bytes] | None:
+        """The oldest record not popped yet; damaged ones are counted and skipped."""
+        while self._unread:
+            entry = self._unread.popleft()
+            framed = _read(entry)
+            record = _unframe(framed)
+            if record is not None:
+                return entry, record
+            self._skip_damage(entry, framed)
+        return None
+
+    def done(self, entry: Entry) -> None:
+        """A record is delivered; its segment goes when it was the last one in it."""
+        segment = entry.segment
+        segment.live -= 1
+        if segment.live == 0:
+            if segment is self._tail:
+                self._close_tail()
+            self._delete(segment)
+
+    def close(self) -> None:
+        """Sync and let go of the folder."""
+        self._close_tail()
+        os.close(self._lock)
+
+    def _skip_damage(self, entry: Entry, framed: bytes) -> None:
+        """Count it; a damaged length may have swallowed the records after it, so look inside."""
+        inner = framed.find(_STREAM_START, 1)
+        if inner > 0:
+            rest = Entry(entry.segment, entry.offset + inner, entry.size - inner)
+            self._unread.appendleft(rest)
+            entry.segment.live += 1
+        self._count_torn(inner if inner > 0 else entry.size)
+        self.done(entry)
+
+    def _count_torn(self, size: int) -> None:
+        self.torn_records += 1
+        self.torn_bytes += size
+
+    def _scan(self) -> None:
+        for path in sorted(self.folder.glob(f"*{SUFFIX}")):
+            segment = _Segment(path, path.stat().st_size)
+            self._segments[path] = segment
+            for offset, size, whole in _frames(path.read_bytes()):
+                if whole:
+                    segment.live += 1
+                    self._unread.append(Entry(segment, offset, size))
+                else:
+                    self._count_torn(size)
+            if segment.live == 0:
+                self._delete(segment)
+
+    def _open_tail(self) -> tuple[_Segment, int]:
+        if self._tail is not None and self._tail.size >= self._segment_bytes:
+            self._close_tail()
+        if self._tail is None or self._writer is None:
+            last = max((int(path.name.split(".")[0]) for path in self._segments), default=0)
+            path = self.folder / f"{last + 1:016d}{SUFFIX}"
+            try:
+                self._writer = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+            except OSError as error:
+                raise _as_full(error, self.folder) from None
+            self._tail = self._segments[path] = _Segment(path)
+            _sync_folder(self.folder)
+        return self._tail, self._writer
+
+    def _write(self, writer: int, segment: _Segment, framed: bytes) -> None:
+        self._dirty = True
+        left = memoryview(framed)
+        try:
+            while left:
+                left = left[os.write(writer, left) :]
+        except OSError as error:
+            # Take back the half record, so that the next one can be found.
+            os.ftruncate(writer, segment.size)
+            os.lseek(writer, segment.size, os.SEEK_SET)
+            raise _as_full(error, self.folder) from None
+
+    def _close_tail(self) -> None:
+        self.sync()
+        if self._writer is not None:
+            os.close(self._writer)
+        tail, self._writer, self._tail = self._tail, None, None
+        if tail is not None and tail.live == 0:
+            self._delete(tail)
+
+    def _delete(self, segment: _Segment) -> None:
+        if self._segments.pop(segment.path, None) is not None:
+            segment.path.unlink(missing_ok=True)
+
+
+def _as_full(error: OSError, folder: Path) -> SpanLiteError:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return SpoolFullError(f"the disk that holds the spool {folder} is full")
+    return ServiceError(f"the spool {folder} cannot be written: {error}")
+
+
+def _lock(folder: Path) -> int:
+    lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(lock)
+        raise ServiceError(f"another process uses the spool {folder}") from None
+    return lock
+
+
+def _read(entry: Entry) -> bytes:
+    try:
+        with entry.segment.path.open("rb") as file:
+            file.seek(entry.offset)
+            return file.read(entry.size)
+    except OSError:
+        return b""  # Deleted under us: as lost as if it were torn.
+
+
+def _unframe(framed: bytes) -> bytes | None:
+    try:
+        plain = bytes(snappy.StreamDecompressor().decompress(framed))
+    except (OSError, snappy.UncompressError):
+        return None
+    if len(plain) < _LENGTH.size or _LENGTH.unpack_from(plain)[0] != len(plain) - _LENGTH.size:
+        return None
+    return plain[_LENGTH.size :]
+
+
+def _sync_folder(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _frames(data: bytes) -> Iterator[tuple[int, int, bool]]:
+    """(offset, size, whole) of each record; what lies between is damaged, `whole` False.
+
+    Only the chunks' lengths are read: `pop` checks their checksums.
+    """
+    at = 0
+    while at < len(data):
+        end = _end_of_record(data, at)
+        if end is not None:
+            yield at, end - at, True
+            at = end
+            continue
+        following = data.find(_STREAM_START, at + 1)
+        end = len(data) if following < 0 else following
+        yield at, end - at, False
+        at = end
+
+
+def _end_of_record(data: bytes, start: int) -> int | None:
+    if not data.startswith(_STREAM_START, start):
+        return None
+    at = start + len(_STREAM_START)
+    first = at
+    while at < len(data) and not data.startswith(_STREAM_START, at):
+        if at + 4 > len(data):
+            return None
+        at += 4 + int.from_bytes(data[at + 1 : at + 4], "little")
+    return at if first < at <= len(data) else None
