@@ -1,6 +1,7 @@
 """SpanBatch and SpanLite bytes to Arrow and back."""
 
 from spanlite.codec.batch import MAX_SPANS, SCHEMA_VERSION, Batch, is_batch, read_header
+from spanlite.codec.lite import DecodedLite, decode_lite, encode_lite
 from spanlite.codec.reader import BatchView, decode_batch
 from spanlite.codec.writer import encode_batch
 
@@ -9,8 +10,11 @@ __all__ = [
     "SCHEMA_VERSION",
     "Batch",
     "BatchView",
+    "DecodedLite",
     "decode_batch",
+    "decode_lite",
     "encode_batch",
+    "encode_lite",
     "is_batch",
     "read_header",
 ]

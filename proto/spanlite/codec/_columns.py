@@ -32,11 +32,11 @@ def delta(values: Array) -> I64s:
 
 def undelta(deltas: Array, count: int) -> U64s:
     """Inverse of `delta` for a column of 0, 1 or `count` 64-bit values."""
-    bits = deltas.view(U64)
+    bits: U64s = deltas.view(U64)
     if len(bits) == 0 or (len(bits) == 1 and count != 1 and not bits[0]):
         return np.broadcast_to(U64(0), (count,))
     if len(bits) == 1 and count != 1:
-        return bits[0] * np.arange(1, count + 1, dtype=U64)
+        bits = np.broadcast_to(bits[0], (count,))
     return np.cumsum(bits, dtype=U64)
 
 
@@ -65,7 +65,7 @@ def expand(values: Array, count: int) -> Array:
 
 def encode_parent(span_id: U64s, parent: U64s) -> I64s:
     """Distance to the parent, 0 for none; a bijection for every pair of ids."""
-    distance = (span_id - parent) * (parent != 0)
+    distance: U64s = (span_id - parent) * (parent != 0)
     own = (parent == span_id) & (parent != 0)
     if own.any():
         distance[own] = span_id[own]
@@ -119,6 +119,13 @@ def decode_sparse(codes: Array, count: int) -> I64s:
     return out
 
 
+def plus_1(name: str, values: Array) -> U64s:
+    """Values from -1 (none) up, as they go on the wire. Raises WireError below -1."""
+    if len(values) and values.min() < -1:
+        raise WireError("malformed", f"{name} {values.min()}: only -1 (none) and up can be sent")
+    return values.astype(np.int64).view(U64) + U64(1)
+
+
 def distinct(columns: Sequence[Array], count: int) -> tuple[npt.NDArray[np.int32], I64s]:
     """Number the distinct rows of integer columns, in order of first appearance.
 
@@ -136,11 +143,9 @@ def distinct(columns: Sequence[Array], count: int) -> tuple[npt.NDArray[np.int32
 
 
 def _row_hash(columns: Sequence[Array], attempt: int) -> U64s:
-    total = None
+    total: U64s = np.zeros(len(columns[0]), dtype=U64)
     for i, values in enumerate(columns):
-        term = values.astype(U64) * _MULTIPLIERS[(attempt * 61 + i) % len(_MULTIPLIERS)]
-        total = term if total is None else np.add(total, term, out=total)
-    assert total is not None
+        total += values.astype(U64) * _MULTIPLIERS[(attempt * 61 + i) % len(_MULTIPLIERS)]
     # A hash table looks at low bits, into which a product never carries high ones.
     return total ^ (total >> U64(29))
 

@@ -8,6 +8,7 @@ and a bad one raises `WireError`.
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -44,8 +45,7 @@ class BatchView:
         self.header = read_header(data)
         self.count: int = self.header.span_count
         self._raw = parse(batch_handler(), [data])
-        self._sites = self._raw.column("sites")
-        self._launches = self._raw.column("launches")
+        self._read: dict[str, Array] = {}
         self._cache: dict[str, Array] = {}
         self.strings: pa.StringArray = self._raw.column("strings").values
         self.trace_low: npt.NDArray[np.uint64] = self._values("trace_id_low")
@@ -54,13 +54,14 @@ class BatchView:
         self._check()
 
     def _values(self, wire: str) -> Array:
-        return self._raw.column(wire).values.to_numpy()
-
-    def _site_values(self, wire: str) -> Array:
-        return self._sites.field(wire).values.to_numpy()
-
-    def _launch_values(self, name: str) -> Array:
-        return self._launches.field(name).values.to_numpy()
+        """A column as it is on the wire; `sites.` and `launches.` go before their columns."""
+        values = self._read.get(wire)
+        if values is None:
+            table, _, name = wire.rpartition(".")
+            column = self._raw.column(table or wire)
+            values = (column.field(name) if table else column).values.to_numpy()
+            self._read[wire] = values
+        return values
 
     def _high_half(self, prefix: str, low: Array) -> Array:
         high = self._values(f"{prefix}_high")
@@ -95,17 +96,17 @@ class BatchView:
             )
 
     def _check_sites(self) -> None:
-        sites = len(self._site_values("name"))
+        sites = len(self._values("sites.name"))
         for wire in (*SITE_COLUMNS.values(), "launch", "start_from_end"):
-            col.check_length(f"sites.{wire}", len(self._site_values(wire)), sites)
+            col.check_length(f"sites.{wire}", len(self._values(f"sites.{wire}")), sites)
         for wire, limit in SITE_LIMITS.items():
-            col.check_below(f"sites.{wire}", self._site_values(wire), limit)
-        col.check_below("sites.name", self._site_values("name"), len(self.strings))
-        sizes = {len(self._launch_values(name)) for name in LAUNCH_COLUMNS} - {0}
+            col.check_below(f"sites.{wire}", self._values(f"sites.{wire}"), limit)
+        col.check_below("sites.name", self._values("sites.name"), len(self.strings))
+        sizes = {len(self._values(f"launches.{name}")) for name in LAUNCH_COLUMNS} - {0}
         if len(sizes) > 1:
             raise WireError("malformed", "the launch table's columns differ in length")
         self._launch_count = max(sizes, default=0)
-        col.check_below("sites.launch", self._site_values("launch"), self._launch_count + 1)
+        col.check_below("sites.launch", self._values("sites.launch"), self._launch_count + 1)
         if self.count:
             col.check_below("site_delta", self.site_index, sites)
 
@@ -127,16 +128,12 @@ class BatchView:
     @property
     def trace_index(self) -> npt.NDArray[np.uint64]:
         """Each span's row in `trace_low` / `trace_high`, shape (span_count,)."""
-        if "trace_index" not in self._cache:
-            self._cache["trace_index"] = col.undelta(self._values("trace_delta"), self.count)
-        return self._cache["trace_index"]
+        return self.column("trace_index")
 
     @property
     def site_index(self) -> npt.NDArray[np.uint64]:
         """Each span's row in the site table, shape (span_count,)."""
-        if "site_index" not in self._cache:
-            self._cache["site_index"] = col.undelta(self._values("site_delta"), self.count)
-        return self._cache["site_index"]
+        return self.column("site_index")
 
     def site_column(self, name: str) -> Array:
         """A column of the site table: `name`, `launch` or one that is the site's alone.
@@ -144,7 +141,7 @@ class BatchView:
         Shape (sites,). `name` indexes `strings`, `launch` the rows of `launch_table`.
         """
         wire = SITE_COLUMNS.get(name, name)
-        values, sites = self._site_values(wire), len(self._site_values("name"))
+        values, sites = self._values(f"sites.{wire}"), len(self._values("sites.name"))
         if name == "graph_node_id":
             return col.undelta(values, sites)
         if name in MINUS_ONE_IS_NONE:
@@ -168,7 +165,8 @@ class BatchView:
             return self._of_site(self.site_column(name))
         if name in LAUNCH_COLUMNS:
             return self._of_site(self.launch_table(name)[self.site_column("launch")])
-        return _MAKERS[name](self)
+        made: Array = _MAKERS[name](self)
+        return made
 
     def _of_site(self, values: Array) -> Array:
         if col.is_constant(values):
@@ -189,7 +187,7 @@ class BatchView:
 
     def launch_table(self, name: str) -> npt.NDArray[np.uint32]:
         """One launch column by the indexes of `column("launch")`; row 0 is "none"."""
-        values = self._launch_values(name)
+        values = self._values(f"launches.{name}")
         return np.concatenate((_NO_CONFIG, col.expand(values, self._launch_count)))
 
     def to_arrow(self, rows: Array | None = None) -> pa.RecordBatch:
@@ -238,7 +236,9 @@ class BatchView:
 
 
 _MINUS_ONE = np.array([-1])
-_MAKERS: dict[str, Any] = {
+_MAKERS: dict[str, Callable[[BatchView], Array]] = {
+    "trace_index": lambda view: col.undelta(view._values("trace_delta"), view.count),
+    "site_index": lambda view: col.undelta(view._values("site_delta"), view.count),
     "trace_id_low": lambda view: view.trace_low[view.trace_index],
     "trace_id_high": lambda view: view.trace_high[view.trace_index],
     "span_id": lambda view: col.undelta(view._values("span_id_delta"), view.count),

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from spanlite.codec import _columns as col
-from spanlite.codec._columns import Array, I64s, U64s
+from spanlite.codec._columns import Array, I64s
 from spanlite.codec._wire import SITE_COLUMNS, batch_handler, body_schema
 from spanlite.codec.batch import MAX_SPANS, SCHEMA_VERSION, Batch
 from spanlite.errors import WireError
@@ -62,7 +62,8 @@ def _one_list(values: Any, kind: pa.ListType) -> pa.ListArray:
 
 
 def _numpy(spans: pa.RecordBatch, name: str) -> Array:
-    return spans.column(name).to_numpy(zero_copy_only=False)
+    values: Array = spans.column(name).to_numpy(zero_copy_only=False)
+    return values
 
 
 def _wire_columns(spans: pa.RecordBatch) -> tuple[dict[str, Any], pb.LaunchTable]:
@@ -141,7 +142,7 @@ def _sites(
     for name, wire in SITE_COLUMNS.items():
         values = own[name][first]
         if name in MINUS_ONE_IS_NONE:
-            values = _plus_1(name, values)
+            values = col.plus_1(name, values)
         elif name == "graph_node_id":
             values = col.delta(values)
         table[wire] = col.collapse(values)
@@ -150,12 +151,6 @@ def _sites(
     table["launch"], launches = _launches([values[first] for values in launch])
     table["name"] = names.index[first]
     return site, table, launches, from_end[site]
-
-
-def _plus_1(name: str, values: Array) -> U64s:
-    if len(values) and values.min() < -1:
-        raise WireError("malformed", f"{name} {values.min()}: only -1 (none) and up can be sent")
-    return values.astype(np.int64).view(np.uint64) + np.uint64(1)
 
 
 def _kinds_from_end(kind: Array, start: I64s, duration: I64s) -> Array:
