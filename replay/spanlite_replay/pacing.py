@@ -254,7 +254,6 @@ class _Loop:
 def _steady(priority: bool) -> Iterator[None]:
     """No garbage collection and no rounding of sleeps while the loop runs."""
     was_enabled = gc.isenabled()
-    gc.collect()
     gc.disable()
     slack = _timer_slack(1)
     nice = os.getpriority(os.PRIO_PROCESS, 0)

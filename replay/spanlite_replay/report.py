@@ -57,19 +57,21 @@ def rate(times_ns: I64) -> float:
 
 
 def drift_us_per_s(due_ns: I64, error_ns: I64, blocks: int = 64) -> float:
-    """By how much the error grows each second: a line through the medians of blocks.
+    """By how much the error grows each second: the median slope between blocks.
 
-    Medians, so that a single late wake-up does not look like drift.
+    Each block of events counts by its median, and all pairs of blocks by the median of
+    their slopes (Theil-Sen), so that a machine that stalls now and then does not look like
+    a clock that drifts.
     """
     parts = min(blocks, len(due_ns))
-    if parts < 2 or due_ns[0] == due_ns[-1]:
-        return 0.0
     edges = np.linspace(0, len(due_ns), parts + 1).astype(np.int64)
     pairs = list(pairwise(edges.tolist()))
     seconds = np.array([np.median(due_ns[a:b] - due_ns[0]) for a, b in pairs]) / 1e9
     errors = np.array([np.median(error_ns[a:b]) for a, b in pairs]) / 1e3
-    spread = seconds - seconds.mean()
-    return float((spread * errors).sum() / (spread * spread).sum())
+    early, late = np.triu_indices(parts, 1)
+    apart = seconds[late] - seconds[early]
+    slopes = (errors[late] - errors[early])[apart > 0] / apart[apart > 0]
+    return float(np.median(slopes)) if len(slopes) else 0.0
 
 
 @dataclass(frozen=True)

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from spanlite.errors import UsageError
 from spanlite_replay import transforms as tf
 
-times = st.lists(st.integers(0, 10**13), min_size=1, max_size=60).map(
+times = st.lists(st.integers(0, 10**13), min_size=1, max_size=40).map(
     lambda v: np.array(sorted(v), dtype=np.int64)
 )
-dense = st.lists(st.integers(0, 3_000), min_size=1, max_size=80).map(
+dense = st.lists(st.integers(0, 3_000), min_size=1, max_size=50).map(
     lambda v: np.array(sorted(v), dtype=np.int64) * 1_000_000
 )
 ratios = st.fractions(Fraction(1, 1000), 1000, max_denominator=1000)
@@ -50,7 +50,7 @@ def test_a_speed_beyond_64_bits_is_refused() -> None:
         tf.change_speed(np.array([10**15]), Fraction(1, 10**6))
 
 
-@given(times, st.lists(st.integers(0, 10**9), min_size=60, max_size=60), st.integers(0, 10**10))
+@given(times, st.lists(st.integers(0, 10**9), min_size=40, max_size=40), st.integers(0, 10**10))
 def test_gap_cap(start: np.ndarray, lengths: list[int], cap: int) -> None:
     end = start + np.array(lengths[: len(start)])
     removed = tf.cap_gaps(start, end, cap)

@@ -49,8 +49,10 @@ class KafkaTarget:
         self._partitions = 0
         self._position = 0  # events launched
         self._next = 0  # messages handed to the client
+        self._sent = 0
         self._bytes = 0
-        self._lost: set[int] = set()
+        self._lost: set[int] = set()  # not delivered
+        self._refused: set[int] = set()  # not taken by the client
         self._open: set[int] = set()
 
     def prepare(self, plan: Plan, events: I64) -> npt.NDArray[np.bool_]:
@@ -124,9 +126,10 @@ class KafkaTarget:
                 continue
             except KafkaException as error:
                 self._problem = error.args[0].str()
-                self._lost.add(number)
+                self._refused.add(number)
                 self._open.discard(number)
                 return
+            self._sent += 1
             self._bytes += len(payload)
             return
 
@@ -142,14 +145,13 @@ class KafkaTarget:
         end = time.monotonic() + DRAIN_S
         while self._producer.flush(0.2) and time.monotonic() < end:
             pass  # in short turns, so that a second Ctrl-C is answered
-        lost = sorted(self._lost | self._open)
-        failed = [self._set.event[self._set.messages[number].rows] for number in lost]
+        lost = self._lost | self._open | self._refused
+        failed = [self._set.event[self._set.messages[number].rows] for number in sorted(lost)]
         events = np.unique(np.concatenate(failed)) if failed else np.empty(0, dtype=np.int64)
-        sent = self._next - len(lost)
         facts: dict[str, int | str] = {
             "replay_id": self.replay_id,
             "topic": self.topic,
-            "messages": sent,
+            "messages": self._sent - len(lost - self._refused),
             "message_bytes": self._bytes,
         }
         why = f"{len(lost)} messages were not delivered: {self._problem}" if lost else ""
