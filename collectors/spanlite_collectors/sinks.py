@@ -25,7 +25,7 @@ class SpanSink(Protocol):
 
 
 class MemorySink:
-    """Keeps everything, for tests and dry runs."""
+    """Keeps everything, for tests."""
 
     def __init__(self) -> None:
         self.written: list[tuple[pa.RecordBatch, dict[str, Any]]] = []
@@ -46,3 +46,16 @@ class MemorySink:
     def span_count(self) -> int:
         """Spans written so far."""
         return sum(spans.num_rows for spans, _ in self.written)
+
+
+class DiscardSink:
+    """Takes everything and keeps nothing, for dry runs of large files."""
+
+    def write(self, spans: pa.RecordBatch, resource: Mapping[str, Any]) -> None:
+        """Forget the spans."""
+
+    def drop(self, reason: str, spans: int) -> None:
+        """Forget the count."""
+
+    def flush(self) -> None:
+        """Nothing is ever pending."""

@@ -28,7 +28,7 @@ from spanlite_collectors.importers._events import (
     Rows,
     Strings,
 )
-from spanlite_collectors.importers._launches import SpanTable, Wanted, is_call, launch_keys
+from spanlite_collectors.importers._launches import KeySet, SpanTable, find, is_call, launch_keys
 from spanlite_collectors.importers._nesting import nest
 from spanlite_collectors.importers._spill import Spill
 from spanlite_collectors.importers._traces import Scopes, TraceAssigner
@@ -67,8 +67,7 @@ class Assembler:
         self._sink, self._report, self._per_process = sink, report, per_process
         self._host, self._device = Spill(), Spill()
         self._scopes = Scopes()
-        self._launch_keys, self._externals = Wanted(), Wanted()
-        self._calls, self._operators = SpanTable(), SpanTable()
+        self._call_keys, self._device_keys = KeySet(), KeySet()
 
     def __enter__(self) -> Self:
         return self
@@ -79,16 +78,27 @@ class Assembler:
 
     def _add(self, rows: Rows) -> None:
         self._scopes.number(rows)
-        device = rows[rows["on_device"]]
-        self._launch_keys.add(launch_keys(device, self._per_process))
-        # An operator is needed by id where there is no launch to go by; most have one.
-        self._externals.add(device["external"])
+        device, host = rows[rows["on_device"]], rows[~rows["on_device"]]
+        self._device_keys.add(launch_keys(device, self._per_process))
+        self._call_keys.add(launch_keys(host[is_call(host)], self._per_process))
         self._device.add(device)
-        self._host.add(rows[~rows["on_device"]])
+        self._host.add(host)
+
+    def _make_tables(self) -> None:
+        """Room for exactly those calls and operators that device rows will look up."""
+        device, calls = self._device_keys.sorted(), self._call_keys.sorted()
+        launched = calls[find(device, calls) >= 0]
+        self._calls = SpanTable(launched)
+        wanted = KeySet()
+        for rows, _ in self._device.groups():
+            missing = find(launched, launch_keys(rows, self._per_process)) < 0
+            wanted.add(rows["external"][missing])
+        self._operators = SpanTable(wanted.sorted())
 
     def finish(self, digest: bytes, base_ns: int, resources: list[Mapping[str, Any]]) -> None:
         """Emit everything. `resources[i]` is that of process `i`; there is at least one."""
         self.events.flush()
+        self._make_tables()
         self._traces = TraceAssigner(self._scopes, digest, base_ns)
         first = int.from_bytes(blake2b(digest + b"spans", digest_size=8).digest(), "big") >> 1
         self._emit = Emitter(
@@ -163,15 +173,11 @@ class Assembler:
             del links[row]
 
     def _remember(self, rows: Rows, span_id: U64, trace: I64) -> None:
-        keys = launch_keys(rows, self._per_process)
-        mask = is_call(rows) & self._launch_keys.hold(keys)
-        # Where a runtime call and the driver call in it share an id, the outer one launched.
-        pick = np.flatnonzero(mask)
-        pick = pick[np.argsort(rows["kind"][pick], kind="stable")]
-        self._calls.add(keys[pick], rows[pick], span_id[pick], trace[pick])
-        external = rows["external"]
-        pick = np.flatnonzero(~is_call(rows) & self._externals.hold(external))
-        self._operators.add(external[pick], rows[pick], span_id[pick], trace[pick])
+        call = is_call(rows)
+        keys = np.where(call, launch_keys(rows, self._per_process), np.uint64(0))
+        self._calls.fill(keys, rows, span_id, trace)
+        external = np.where(call, np.uint64(0), rows["external"])
+        self._operators.fill(external, rows, span_id, trace)
 
     def _device_group(self, rows: Rows) -> None:
         keys = launch_keys(rows, self._per_process)

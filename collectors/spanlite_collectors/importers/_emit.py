@@ -57,12 +57,12 @@ class Emitter:
         self._texts = pa.array(texts, pa.string())
         self._launches = launches
         self._next_id = first_id
-        self._seen_traces: set[int] = set()
+        self._seen_traces = np.zeros(0, dtype=bool)
 
     @property
     def trace_count(self) -> int:
         """Traces that have a span."""
-        return len(self._seen_traces)
+        return int(self._seen_traces.sum())
 
     def order(self, rows: Rows, trace: I64) -> I64:
         """The order spans are written in: by process, trace and track, then start.
@@ -142,7 +142,10 @@ class Emitter:
         report = self._report
         start = rows["start"] + self._base_ns
         report.see_times(int(start.min()), int((start + rows["duration"]).max()))
-        self._seen_traces.update(np.unique(trace).tolist())
+        missing = int(trace.max()) + 1 - len(self._seen_traces)
+        if missing > 0:
+            self._seen_traces = np.append(self._seen_traces, np.zeros(missing, dtype=bool))
+        self._seen_traces[trace] = True
         for kind, count in zip(*np.unique(rows["kind"], return_counts=True), strict=True):
             report.span_kinds[KIND_WORDS[int(kind)]] += int(count)
         for flag in SpanFlag:

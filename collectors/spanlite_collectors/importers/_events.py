@@ -19,7 +19,7 @@ I64: TypeAlias = npt.NDArray[np.int64]
 U64: TypeAlias = npt.NDArray[np.uint64]
 
 #: Rows kept as Python tuples before they become numpy.
-CHUNK = 1 << 16
+CHUNK = 1 << 14
 NO_LAUNCH = (0,) * len(LAUNCH_COLUMNS)
 
 

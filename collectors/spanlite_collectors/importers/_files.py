@@ -79,7 +79,7 @@ class SourceFile:
     def read(self, size: int = _BLOCK) -> bytes:
         """Up to `size` unpacked bytes; none at the end. Raises InputError on bad gzip."""
         try:
-            data = self._data.read(size)
+            data = self._data.read1(size)  # what is there, so that damage is met late
         except (EOFError, gzip.BadGzipFile, zlib.error) as error:
             raise InputError(
                 f"{self.path}: damaged gzip after {self.position} unpacked bytes ({error}); "

@@ -60,14 +60,14 @@ class JsonStream:
         """The next value, whole."""
         text, at = self._text, self._at
         if (at >= len(text) or text[at] in _SPACE) and not self.peek():
-            raise self._error("the file ends where a value is expected")
+            raise self._error("", cut=True)
         while True:
             try:
                 value, end = self._scan(self._text, self._at)
             except (json.JSONDecodeError, RecursionError) as error:
                 if len(self._text) - self._at < MAX_ELEMENT and self._more():
                     continue
-                raise self._error(getattr(error, "msg", "nested too deeply")) from None
+                raise self._explained(error) from None
             # A number at the end of the text may go on in the next piece.
             if end == len(self._text) and self._more():
                 continue
@@ -111,6 +111,13 @@ class JsonStream:
                 self.take(",")
         self._at += 1
 
+    def _explained(self, error: Exception) -> InputError:
+        """What the scanner says; it does not tell an end of the text from a wrong character."""
+        if not isinstance(error, json.JSONDecodeError):
+            return self._error("nested too deeply")
+        at_end = error.pos >= len(self._text.rstrip()) - 1 or "Unterminated" in error.msg
+        return self._error(error.msg, cut=self._ended and at_end)
+
     def _more(self) -> bool:
         if self._ended:
             return False
@@ -122,10 +129,11 @@ class JsonStream:
         self._at = 0
         return bool(text) or not self._ended
 
-    def _error(self, what: str) -> InputError:
-        cut = " (cut off?)" if self._ended and self._at >= len(self._text.rstrip()) - 1 else ""
+    def _error(self, what: str, cut: bool = False) -> InputError:
+        if cut:
+            what = "it ends in the middle of a value, so it was cut off"
         return InputError(
-            f"{self._source.path}: not valid JSON at character {self.position}{cut}: {what}; "
+            f"{self._source.path}: not valid JSON at character {self.position}: {what}; "
             "nothing of it was sent"
         )
 

@@ -11,23 +11,35 @@ from functools import cache
 from typing import Any
 
 from spanlite.kinds import CopyKind, SpanKind
+from spanlite.schema import LAUNCH_COLUMNS
 
 from spanlite_collectors.importers._events import Launches, Strings
 
 _U32 = 0xFFFFFFFF
 _U64 = (1 << 64) - 1
 
-#: Args that are columns: name there, and the largest value it holds.
-_COLUMNS: dict[str, tuple[str, int]] = {
-    "device": ("device", (1 << 31) - 2),
-    "context": ("context", _U32 - 1),
-    "stream": ("stream", (1 << 63) - 2),
-    "correlation": ("correlation", _U64),
-    "External id": ("external", _U64),
-    "external id": ("external", _U64),
-    "bytes": ("bytes", _U64),
-    "graph id": ("graph_id", _U32),
-    "graph node id": ("graph_node", _U64),
+#: What `ArgsReader.read` gives: these fields of EVENT, which lie next to each other.
+FIELDS = (
+    "attributes", "status", "device", "context", "stream", "correlation", "external",
+    "graph_id", "graph_node", "launch", "bytes", "copy_kind",
+)  # fmt: skip
+NOTHING = (-1, 0, -1, -1, -1, 0, 0, 0, 0, 0, 0, 0)
+_ATTRIBUTES, _LAUNCH = FIELDS.index("attributes"), FIELDS.index("launch")
+COPY_KIND = FIELDS.index("copy_kind")
+#: Args that are columns: which, and the largest value it holds.
+_COLUMNS: dict[str, tuple[int, int]] = {
+    name: (FIELDS.index(field), largest)
+    for name, field, largest in (
+        ("device", "device", (1 << 31) - 2),
+        ("context", "context", _U32 - 1),
+        ("stream", "stream", (1 << 63) - 2),
+        ("correlation", "correlation", _U64),
+        ("External id", "external", _U64),
+        ("external id", "external", _U64),
+        ("bytes", "bytes", _U64),
+        ("graph id", "graph_id", _U32),
+        ("graph node id", "graph_node", _U64),
+    )
 }
 #: Numbers that only link records to each other, or count them. The links are made.
 _LINKING = frozenset(
@@ -45,6 +57,7 @@ _DERIVED = frozenset(
 )  # fmt: skip
 _LEFT_OUT = _LINKING | _DERIVED
 _LAUNCH_KEYS = ("grid", "block", "cluster", "registers per thread", "shared memory")
+_ZEROS = (0, 0, 0)
 _LAUNCHING = (SpanKind.KERNEL, SpanKind.RUNTIME_CALL, SpanKind.DRIVER_CALL)
 _COPY_KIND = re.compile(r"(?:Memcpy |Copy)?(Host|Device|[HDAP])(?:To|to)(Host|Device|[HDAP])")
 
@@ -57,7 +70,7 @@ to_json: Callable[[Any], str] = json.JSONEncoder(
 class _Plan:
     """What to do with events of one category whose args have the same names."""
 
-    columns: list[tuple[str, str, int]]
+    columns: list[tuple[str, int, int]]
     rest: list[str]
     left_out: list[str]
     has_launch: bool
@@ -71,33 +84,35 @@ class ArgsReader:
         self._text, self._launch = strings.code, launches.code
         self._plans: dict[tuple[Any, ...], _Plan] = {}
         self._category: dict[str, int] = {}
+        self._known_launches: dict[tuple[Any, ...], int] = {}
         self._dropped: Counter[str] = Counter()
 
-    def read(self, args: dict[str, Any], kind: SpanKind, category: str) -> dict[str, int]:
-        """Values of EVENT columns by name; those not named are "none"."""
+    def read(self, args: dict[str, Any], kind: SpanKind, category: str) -> list[int]:
+        """The values of FIELDS; what args do not name is "none"."""
         key = (kind, *args)
         plan = self._plans.get(key)
         if plan is None:
             plan = self._plans[key] = _plan(args, kind)
         plan.uses += 1
-        out: dict[str, int] = {}
+        out = list(NOTHING)
         rest: dict[str, Any] = {}
-        for name, column, largest in plan.columns:
+        for name, field, largest in plan.columns:
             value = args[name]
             if type(value) is int and 0 <= value <= largest:
-                out[column] = value
+                out[field] = value
             elif value != -1:  # -1 is how some profilers write "none"
                 rest[name] = value
         for name in plan.rest:
             rest[name] = args[name]
         if plan.has_launch and not self._take_launch(args, out):
             rest.update({name: args[name] for name in _LAUNCH_KEYS if name in args})
-        if "kind" in rest:
-            self._take_kind(out, rest)
         if rest:
+            if "kind" in rest:
+                self._take_kind(out, rest)
             if kind == SpanKind.HOST:
                 rest["cat"] = category
-            out["attributes"] = self._text(to_json(rest))
+            if rest:
+                out[_ATTRIBUTES] = self._text(to_json(rest))
         return out
 
     def category(self, category: str, kind: SpanKind) -> int:
@@ -117,22 +132,31 @@ class ArgsReader:
                 total[name] += plan.uses
         return total
 
-    def _take_launch(self, args: dict[str, Any], out: dict[str, int]) -> bool:
+    def _take_launch(self, args: dict[str, Any], out: list[int]) -> bool:
         try:
-            grid, block = _triple(args["grid"]), _triple(args.get("block", (0, 0, 0)))
-            cluster = _triple(args.get("cluster", (0, 0, 0)))
-            registers = _u32(args.get("registers per thread", 0))
-            # Kineto writes static and dynamic shared memory as one number.
-            shared = _u32(args.get("shared memory", 0))
-        except (TypeError, ValueError):
+            config = (
+                *args["grid"],
+                *args.get("block", _ZEROS),
+                *args.get("cluster", _ZEROS),
+                args.get("registers per thread", 0),
+                0,
+                # Kineto writes static and dynamic shared memory as one number.
+                args.get("shared memory", 0),
+            )
+            code = self._known_launches.get(config)
+        except TypeError:
             return False
-        out["launch"] = self._launch((*grid, *block, *cluster, registers, 0, shared))
+        if code is None:
+            if len(config) != len(LAUNCH_COLUMNS) or not all(map(_is_u32, config)):
+                return False
+            code = self._known_launches[config] = self._launch(config)
+        out[_LAUNCH] = code
         return True
 
-    def _take_kind(self, out: dict[str, int], rest: dict[str, Any]) -> None:
+    def _take_kind(self, out: list[int], rest: dict[str, Any]) -> None:
         kind = copy_kind(str(rest["kind"]))
         if kind:
-            out["copy_kind"] = kind
+            out[COPY_KIND] = kind
             del rest["kind"]
         elif rest["kind"] == "Dispatch Kernel":
             self._dropped["kind"] += 1
@@ -162,12 +186,5 @@ def copy_kind(text: str) -> int:
     return int(CopyKind[word]) if word in CopyKind.__members__ else 0
 
 
-def _u32(value: Any) -> int:
-    if type(value) is not int or not 0 <= value <= _U32:
-        raise ValueError(value)
-    return value
-
-
-def _triple(value: Any) -> tuple[int, int, int]:
-    x, y, z = value
-    return _u32(x), _u32(y), _u32(z)
+def _is_u32(value: Any) -> bool:
+    return type(value) is int and 0 <= value <= _U32

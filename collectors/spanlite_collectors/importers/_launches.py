@@ -12,6 +12,7 @@ from spanlite_collectors.importers._events import I64, U64, Rows
 
 _CALLS = (SpanKind.RUNTIME_CALL, SpanKind.DRIVER_CALL)
 _PROCESS_SHIFT = np.uint64(48)
+_UNFILLED = 255
 
 
 def launch_keys(rows: Rows, per_process: bool) -> U64:
@@ -27,29 +28,26 @@ def launch_keys(rows: Rows, per_process: bool) -> U64:
     return key
 
 
-class Wanted:
-    """Keys seen so far, gathered in chunks; only they are worth remembering."""
+class KeySet:
+    """Keys gathered in chunks. Not 0, which means "no key"."""
 
     def __init__(self) -> None:
         self._pieces: list[U64] = []
-        self._sorted: U64 | None = None
 
     def add(self, keys: U64) -> None:
         """Remember the keys that are not 0."""
-        self._pieces.append(np.unique(keys[keys != 0]))
+        found = np.unique(keys)
+        self._pieces.append(found[found != 0])
 
-    @property
-    def keys(self) -> U64:
+    def sorted(self) -> U64:
         """All distinct keys, sorted."""
-        if self._sorted is None:
-            none = np.zeros(0, dtype=np.uint64)
-            self._sorted = np.unique(np.concatenate([none, *self._pieces]))
-            self._pieces = []
-        return self._sorted
-
-    def hold(self, keys: U64) -> npt.NDArray[np.bool_]:
-        """Which of the keys are among them, shape (n,)."""
-        return find(self.keys, keys) >= 0
+        everything = np.concatenate([np.zeros(0, dtype=np.uint64), *self._pieces])
+        self._pieces = []
+        everything.sort()
+        fresh = np.ones(len(everything), dtype=bool)
+        np.not_equal(everything[1:], everything[:-1], out=fresh[1:])
+        out: U64 = everything[fresh]
+        return out
 
 
 def find(table: U64, keys: U64) -> I64:
@@ -72,36 +70,40 @@ class Found:
 
 
 class SpanTable:
-    """Host spans by key, for the device rows that come after. 30 bytes an entry."""
+    """Host spans by key, for the device rows that come after. 31 bytes an entry."""
 
-    _DTYPE = np.dtype(
-        [("key", "u8"), ("span_id", "u8"), ("start", "i8"), ("trace", "u4"), ("process", "i2")]
-    )
+    def __init__(self, keys: U64) -> None:
+        """`keys` are those that device rows will ask for, sorted."""
+        count = len(keys)
+        self.keys = keys
+        self._span_id = np.zeros(count, dtype=np.uint64)
+        self._start = np.zeros(count, dtype=np.int64)
+        self._trace = np.zeros(count, dtype=np.uint32)
+        self._process = np.zeros(count, dtype=np.int16)
+        self._kind = np.full(count, _UNFILLED, dtype=np.uint8)
 
-    def __init__(self) -> None:
-        self._pieces: list[Rows] = []
-        self._table: Rows | None = None
+    def fill(self, keys: U64, rows: Rows, span_id: U64, trace: I64) -> None:
+        """Take in host rows. Of equal keys the one of lower kind stays, else the first.
 
-    def add(self, keys: U64, rows: Rows, span_id: U64, trace: I64) -> None:
-        """Add host rows, in order of preference among equal keys."""
-        piece = np.empty(len(rows), dtype=self._DTYPE)
-        piece["key"], piece["span_id"], piece["start"] = keys, span_id, rows["start"]
-        piece["trace"], piece["process"] = trace, rows["process"]
-        self._pieces.append(piece)
-
-    def _sorted(self) -> Rows:
-        if self._table is None:
-            table = np.concatenate([np.zeros(0, dtype=self._DTYPE), *self._pieces])
-            self._pieces = []
-            _, first = np.unique(table["key"], return_index=True)
-            self._table = table[first]
-        return self._table
+        So where a runtime call and the driver call in it share an id, the outer one counts.
+        """
+        at = find(self.keys, keys)
+        pick = np.flatnonzero(at >= 0)
+        pick = pick[np.lexsort((rows["start"][pick], rows["kind"][pick]))]
+        _, first = np.unique(at[pick], return_index=True)
+        pick = pick[first]
+        pick = pick[rows["kind"][pick] < self._kind[at[pick]]]
+        to = at[pick]
+        self._span_id[to], self._trace[to] = span_id[pick], trace[pick]
+        self._start[to], self._process[to] = rows["start"][pick], rows["process"][pick]
+        self._kind[to] = rows["kind"][pick]
 
     def look_up(self, keys: U64) -> Found:
         """The span of each key."""
-        table = self._sorted()
-        at = find(table["key"], keys)
-        return _found(at, table[at] if len(table) else np.zeros(len(keys), self._DTYPE))
+        at = find(self.keys, keys)
+        if len(self.keys):
+            at = np.where(self._kind[at] == _UNFILLED, -1, at)
+        return self._at(at, at)
 
     def neighbours(self, keys: U64) -> Found:
         """What the entries below and above each key agree on; `at` is -1 where they do not.
@@ -109,21 +111,30 @@ class SpanTable:
         Correlation ids grow with time within a process, so a device row whose call is
         missing was launched between the two. Gives trace and process, no span.
         """
-        table = self._sorted()
-        if not len(table):
-            return self.look_up(keys)
-        after = np.searchsorted(table["key"], keys)
-        inside = (after > 0) & (after < len(table)) & (keys != 0)
-        below, above = table[np.maximum(after - 1, 0)], table[np.minimum(after, len(table) - 1)]
-        agree = inside & (below["trace"] == above["trace"]) & (below["process"] == above["process"])
-        return _found(np.where(agree, after, -1), above)
+        after = np.searchsorted(self.keys, keys)
+        inside = (after > 0) & (after < len(self.keys)) & (keys != 0)
+        above = np.where(inside, after, -1)
+        if inside.any():
+            filled = (self._kind[above] != _UNFILLED) & (self._kind[above - 1] != _UNFILLED)
+            same = self._trace[above] == self._trace[above - 1]
+            one = self._process[above] == self._process[above - 1]
+            above = np.where(inside & filled & same & one, above, -1)
+        return self._at(above, above)
 
-
-def _found(at: I64, row: Rows) -> Found:
-    trace, process = row["trace"].astype(np.int64), row["process"].astype(np.int64)
-    return Found(at, row["span_id"], trace, row["start"], process)
+    def _at(self, at: I64, pick: I64) -> Found:
+        if not len(self.keys):
+            none = np.zeros(len(at), dtype=np.int64)
+            return Found(np.full(len(at), -1, dtype=np.int64), none.view(np.uint64), *[none] * 3)
+        return Found(
+            at,
+            self._span_id[pick],
+            self._trace[pick].astype(np.int64),
+            self._start[pick],
+            self._process[pick].astype(np.int64),
+        )
 
 
 def is_call(rows: Rows) -> npt.NDArray[np.bool_]:
     """Which rows are runtime or driver calls, shape (n,)."""
-    return np.isin(rows["kind"], _CALLS)
+    calls: npt.NDArray[np.bool_] = np.isin(rows["kind"], _CALLS)
+    return calls

@@ -20,7 +20,7 @@ from spanlite_collectors.importers._events import EVENT, Rows
 #: above any profiler, a window still fits in memory.
 WINDOW_SHIFT = 27
 #: Windows are read back together until they hold this many rows.
-GROUP_ROWS = 1 << 18
+GROUP_ROWS = 1 << 17
 
 
 class Spill:

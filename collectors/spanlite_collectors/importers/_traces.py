@@ -63,8 +63,9 @@ class TraceAssigner:
         self.scopes = scopes
         self._digest, self._base_ns = digest, base_ns
         self._seconds: dict[tuple[int, int], int] = {}
-        self._ids = [self._id(f"scope:{i}") for i in range(scopes.count)]
-        self._table: U64 | None = None
+        self._ids = bytearray()
+        for number in range(scopes.count):
+            self._add_id(f"scope:{number}")
         kind, process = scopes.column("kind"), scopes.column("process")
         self._requests = np.flatnonzero(kind == SpanKind.REQUEST)
         bound = scopes.column("free_range") == 0
@@ -119,9 +120,8 @@ class TraceAssigner:
     def _second_trace(self, process: int, second: int) -> int:
         key = (process, second)
         if key not in self._seconds:
-            self._seconds[key] = len(self._ids)
-            self._ids.append(self._id(f"second:{process}:{second}"))
-            self._table = None
+            self._seconds[key] = len(self._ids) // 16
+            self._add_id(f"second:{process}:{second}")
         return self._seconds[key]
 
     def requests_of(self, scope: int) -> list[int]:
@@ -140,18 +140,11 @@ class TraceAssigner:
         found: list[int] = self._requests[ours & (holds | overlaps)].tolist()
         return found
 
-    @property
-    def trace_count(self) -> int:
-        """Traces that exist so far."""
-        return len(self._ids)
-
     def ids(self, trace: I64) -> tuple[U64, U64]:
         """(low, high) of each trace number."""
-        if self._table is None:
-            self._table = np.array(self._ids, dtype=np.uint64).reshape(-1, 2)
-        picked = self._table[trace]
-        return np.ascontiguousarray(picked[:, 0]), np.ascontiguousarray(picked[:, 1])
+        table = np.frombuffer(bytes(self._ids), dtype=">u8").reshape(-1, 2)
+        picked = table[trace].astype(np.uint64)
+        return np.ascontiguousarray(picked[:, 1]), np.ascontiguousarray(picked[:, 0])
 
-    def _id(self, what: str) -> tuple[int, int]:
-        raw = blake2b(self._digest + what.encode(), digest_size=16).digest()
-        return int.from_bytes(raw[8:], "big"), int.from_bytes(raw[:8], "big")
+    def _add_id(self, what: str) -> None:
+        self._ids += blake2b(self._digest + what.encode(), digest_size=16).digest()

@@ -20,16 +20,16 @@ from spanlite.flags import SpanFlag
 from spanlite.kinds import SpanKind
 
 from spanlite_collectors.importers._assemble import Assembler
-from spanlite_collectors.importers._events import event_row
 from spanlite_collectors.importers._files import Progress, SourceFile, no_progress
 from spanlite_collectors.importers._json_stream import JsonStream
-from spanlite_collectors.importers._kineto_args import ArgsReader, copy_kind
+from spanlite_collectors.importers._kineto_args import COPY_KIND, NOTHING, ArgsReader, copy_kind
 from spanlite_collectors.importers.options import ImportOptions
 from spanlite_collectors.importers.report import ImportReport
 from spanlite_collectors.sinks import SpanSink
 
 _INT64 = 1 << 63
 _U64 = (1 << 64) - 1
+_LIMIT_US = Decimal(_INT64)
 
 #: (kind, placed on a device) of each category. Anything else is a host range.
 _CATEGORIES: dict[str, tuple[SpanKind, bool]] = {
@@ -52,7 +52,6 @@ _CATEGORIES: dict[str, tuple[SpanKind, bool]] = {
 }
 _OTHER = (SpanKind.HOST, False)
 _NO_SPAN = {"i": "instant", "I": "instant", "R": "instant", "n": "instant", "C": "counter"}
-_NOTHING: dict[str, int] = {}
 
 
 def import_kineto(
@@ -63,10 +62,13 @@ def import_kineto(
     with SourceFile(path, progress) as source, Assembler(sink, report, False) as assembler:
         reader = _Reader(path, assembler, report, options)
         stream = JsonStream(source)
-        if stream.peek() == "[":
-            reader.read(stream.elements())
-        else:
-            reader.read_document(stream)
+        try:
+            if stream.peek() == "[":
+                reader.read(stream.elements())
+            else:
+                reader.read_document(stream)
+        except InputError as error:
+            raise InputError(f"{error}; {reader.count} events before it could be read") from None
         if stream.peek():
             report.notes.append(f"text after the trace ignored, from character {stream.position}")
         reader.close()
@@ -86,6 +88,7 @@ class _Reader:
         self._args = ArgsReader(assembler.strings, assembler.launches)
         self._metadata: dict[str, Any] = {}
         self._processes: dict[str, int] = {}
+        self._pids: dict[int, int] = {}
         self._process_names: dict[str, str] = {}
         self._open: dict[tuple[Any, ...], list[dict[str, Any]]] = defaultdict(list)
         self._kept: dict[str, int] = defaultdict(int)
@@ -96,6 +99,12 @@ class _Reader:
         """What event times count from, Unix ns."""
         base = self._metadata.get("baseTimeNanoseconds", 0)
         return base if type(base) is int and abs(base) < _INT64 else 0
+
+    @property
+    def count(self) -> int:
+        """Events taken in so far."""
+        refused = sum(entry.refused for entry in self._report.kinds.values())
+        return sum(self._kept.values()) + sum(self._used.values()) + refused
 
     def read_document(self, stream: JsonStream) -> None:
         """Read a trace whose events are in `traceEvents` of an object."""
@@ -185,30 +194,28 @@ class _Reader:
             kind = self._options.kind_of_range(name)
         self._kept[category] += 1
         args = event.get("args")
-        fields = self._args.read(args, kind, category) if type(args) is dict else _NOTHING
-        get = fields.get
+        fields = self._args.read(args, kind, category) if type(args) is dict else list(NOTHING)
         if on_device:
             process, thread = -1, 0
+            if kind == SpanKind.MEMCPY and not fields[COPY_KIND]:
+                fields[COPY_KIND] = copy_kind(name)
         else:
             process, thread = self._process(event.get("pid")), _thread(event.get("tid"))
-        copied = get("copy_kind", 0)
-        if kind == SpanKind.MEMCPY and not copied:
-            copied = copy_kind(name)
-        attributes = get("attributes", -1)
-        if attributes < 0:
-            attributes = self._args.category(category, kind)
+        if fields[0] < 0:
+            fields[0] = self._args.category(category, kind)
+        free = event["ph"] == "b"
         self._append(
-            event_row(
-                kind, start, duration, self._text(name), process, thread, on_device,
-                event["ph"] == "b", attributes, 0, get("device", -1), get("context", -1),
-                get("stream", -1), get("correlation", 0), get("external", 0),
-                get("graph_id", 0), get("graph_node", 0), get("launch", 0), get("bytes", 0),
-                copied, flags,
-            )
+            (kind, start, duration, self._text(name), process, thread, on_device, free,
+             *fields, flags, -1)
         )  # fmt: skip
 
     def _process(self, pid: Any) -> int:
-        return self._processes.setdefault(str(pid), len(self._processes))
+        number = self._pids.get(pid) if type(pid) is int else None
+        if number is None:
+            number = self._processes.setdefault(str(pid), len(self._processes))
+            if type(pid) is int:
+                self._pids[pid] = number
+        return number
 
     def resources(self) -> list[Mapping[str, Any]]:
         """The resource of each process; at least one."""
@@ -263,7 +270,10 @@ def _times(ts: Any, dur: Any) -> tuple[int | None, int, int]:
 
 
 def _time_ns(value: Any) -> int | None:
-    """Microseconds as JSON had them, in whole ns; None where it is no number."""
+    """Microseconds as JSON had them, in whole ns; None where it is no number.
+
+    Digits below 1 ns, which no profiler writes, are cut.
+    """
     if type(value) is int:
         return value * 1000
     if type(value) is str:
@@ -271,9 +281,9 @@ def _time_ns(value: Any) -> int | None:
             value = Decimal(value)
         except ArithmeticError:
             return None
-    if not isinstance(value, Decimal) or not value.is_finite() or value.adjusted() > 19:
-        return None
-    return int((value * 1000).to_integral_value())
+    if type(value) is Decimal and value.is_finite() and -_LIMIT_US < value < _LIMIT_US:
+        return int(value * 1000)
+    return None
 
 
 def _pair_key(event: dict[str, Any]) -> tuple[Any, ...]:

@@ -7,7 +7,6 @@ twice with the same content is refused as a duplicate.
 
 from __future__ import annotations
 
-import base64
 import mmap
 from collections.abc import Callable, Iterator, Mapping
 from hashlib import blake2b
@@ -16,7 +15,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from google.protobuf.json_format import ParseDict, ParseError
 from google.protobuf.message import DecodeError
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans
@@ -32,11 +30,11 @@ from spanlite_collectors.importers._files import (
 from spanlite_collectors.importers._json_stream import JsonStream
 from spanlite_collectors.importers.options import ImportOptions
 from spanlite_collectors.importers.otlp import Conversion, convert_resource_spans, refusal
+from spanlite_collectors.importers.otlp_json import parse_resource_spans
 from spanlite_collectors.importers.report import ImportReport
 from spanlite_collectors.sinks import SpanSink
 
 _RESOURCE_SPANS_TAG = 0x0A
-_IDS = ("traceId", "spanId", "parentSpanId", "trace_id", "span_id", "parent_span_id")
 #: Where a message starts and ends in the file.
 _Piece = tuple[int, int]
 
@@ -130,31 +128,11 @@ def _json_groups(path: Path, progress: Progress) -> Iterator[ResourceSpans]:
 
 def _from_json(path: Path, item: Any, stream: JsonStream) -> ResourceSpans:
     try:
-        for scope_spans in _list(item, "scopeSpans", "scope_spans"):
-            for span in _list(scope_spans, "spans"):
-                _ids_to_base64(span)
-                for link in _list(span, "links"):
-                    _ids_to_base64(link)
-        return ParseDict(item, ResourceSpans(), ignore_unknown_fields=True)
-    except (ParseError, ValueError, TypeError, AttributeError) as error:
+        return parse_resource_spans(item)
+    except ValueError as error:
         raise InputError(
             f"{path}: not OTLP before character {stream.position}: {error}; nothing of it was sent"
         ) from None
-
-
-def _list(item: dict[str, Any], *names: str) -> list[dict[str, Any]]:
-    for name in names:
-        if item.get(name):
-            found: list[dict[str, Any]] = item[name]
-            return found
-    return []
-
-
-def _ids_to_base64(item: dict[str, Any]) -> None:
-    """OTLP/JSON writes ids in hex where protobuf's JSON has base64."""
-    for name in _IDS:
-        if item.get(name):
-            item[name] = base64.b64encode(bytes.fromhex(item[name])).decode()
 
 
 def _protobuf_groups(path: Path, progress: Progress) -> Iterator[ResourceSpans]:

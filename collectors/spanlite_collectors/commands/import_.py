@@ -1,0 +1,179 @@
+"""`spanlite import`: recorded traces of other tools into the pipeline."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from spanlite.errors import InputError, UsageError
+
+from spanlite_collectors.delivery import KafkaSink, add_delivery_arguments, open_sink
+from spanlite_collectors.importers import FORMATS, ImportOptions, ImportReport, import_file
+from spanlite_collectors.importers.options import REQUEST_PATTERNS, STEP_PATTERNS
+from spanlite_collectors.sinks import DiscardSink, SpanSink
+
+_EPILOG = """\
+formats, told by the content of a file:
+  kineto    torch.profiler and other Chrome traces: .json, .json.gz
+  nsys      nsys export --type sqlite
+  otlp      OpenTelemetry: JSON (also one document a line), protobuf (also delimited)
+  cupti     CUPTI records, one JSON object a line
+  requests  logs of LLM requests: Azure's CSV, Mooncake's JSON lines. They do not say how
+            long a request took, so every duration is 0
+
+Ranges whose whole name matches a step or request pattern (any case) open a trace of their
+own; what belongs to none goes into a trace for each process and second.
+
+examples:
+  spanlite import trace.json.gz --dry-run       count what is in it, send nothing
+  spanlite import rank*.json.gz --service llama --step 'decode_\\d+'
+"""
+
+
+class ImportCommand:
+    """The `import` subcommand."""
+
+    summary = "import recorded traces: Kineto, nsys, OTLP, CUPTI, request logs"
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Declare the flags."""
+        parser.formatter_class = argparse.RawDescriptionHelpFormatter
+        parser.epilog = _EPILOG
+        parser.add_argument("files", nargs="+", metavar="FILE", type=Path)
+        parser.add_argument("--format", choices=("auto", *FORMATS), default="auto")
+        parser.add_argument("--dry-run", action="store_true", help="count, and send nothing")
+        parser.add_argument("--json", action="store_true", help="the counts as JSON")
+        group = parser.add_argument_group("names and traces")
+        group.add_argument("--service", help="service.name of the spans (default: the file's)")
+        group.add_argument("--host", help="host.name of the spans (default: the file's)")
+        group.add_argument(
+            "--resource", action="append", default=[], metavar="KEY=VALUE",
+            help="one more resource attribute; may be repeated",
+        )  # fmt: skip
+        group.add_argument(
+            "--step", action="append", metavar="REGEX",
+            help=f"a range of such a name is a step (default: {_shown(STEP_PATTERNS)})",
+        )  # fmt: skip
+        group.add_argument(
+            "--request", action="append", metavar="REGEX",
+            help=f"a range of such a name is a request (default: {_shown(REQUEST_PATTERNS)})",
+        )  # fmt: skip
+        add_delivery_arguments(parser)
+
+    def run(self, args: argparse.Namespace) -> int:
+        """Import each file; 2 where one could not be, after the others."""
+        options = options_of(args)
+        with _open(args) as sink:
+            reports, errors = _import_all(args, options, sink)
+        if args.json:
+            print(json.dumps([report.to_dict() for report in reports], indent=1))
+        if isinstance(sink, KafkaSink):
+            _say_delivered(sink)
+        for error in errors:
+            print(f"spanlite: {error}", file=sys.stderr)
+        return InputError.exit_code if errors else 0
+
+
+def options_of(args: argparse.Namespace) -> ImportOptions:
+    """The options that the flags ask for. Raises UsageError."""
+    attributes = {}
+    for text in args.resource:
+        key, equals, value = text.partition("=")
+        if not key or not equals:
+            raise UsageError(f"--resource '{text}': write KEY=VALUE")
+        attributes[key] = value
+    options = ImportOptions(
+        service=args.service,
+        host=args.host,
+        step_patterns=args.step or STEP_PATTERNS,
+        request_patterns=args.request or REQUEST_PATTERNS,
+        attributes=attributes,
+    )
+    options.kind_of_range("")  # Unreadable patterns are told before any file is read.
+    return options
+
+
+def _import_all(
+    args: argparse.Namespace, options: ImportOptions, sink: SpanSink
+) -> tuple[list[ImportReport], list[InputError]]:
+    reports: list[ImportReport] = []
+    errors: list[InputError] = []
+    for path in args.files:
+        try:
+            with _progress(path) as progress:
+                report = import_file(path, sink, options, args.format, progress)
+        except InputError as error:
+            errors.append(error)
+            continue
+        reports.append(report)
+        if not args.json:
+            print(report.table(), flush=True)
+    return reports, errors
+
+
+@contextmanager
+def _open(args: argparse.Namespace) -> Iterator[SpanSink]:
+    if args.dry_run:
+        yield DiscardSink()
+    else:
+        with open_sink(args, "import") as sink:
+            yield sink
+
+
+def _say_delivered(sink: KafkaSink) -> None:
+    stats = sink.stats()
+    kept = f", {stats.spool_messages} batches wait in the spool" if stats.spool_messages else ""
+    dropped = "".join(f", {count} {why}" for why, count in stats.dropped_spans.items())
+    print(
+        f"delivered {stats.delivered_spans} spans in {stats.delivered_messages} batches, "
+        f"{stats.delivered_bytes} bytes{kept}{dropped}",
+        file=sys.stderr,
+    )
+
+
+class _Progress:
+    """Bytes of a file read: a line that counts on a terminal, else one each 10 s."""
+
+    def __init__(self, path: Path) -> None:
+        self._name = path.name
+        self._size = path.stat().st_size if path.is_file() else 0
+        self._terminal = sys.stderr.isatty()
+        self._every_s = 0.2 if self._terminal else 10.0
+        self._last = time.monotonic()
+        self._shown = False
+
+    def __call__(self, done: int) -> None:
+        now = time.monotonic()
+        if now - self._last < self._every_s or not self._size:
+            return
+        self._last, self._shown = now, True
+        share = min(100, 100 * done // self._size)
+        text = f"{self._name}: {share} % of {self._size / 1e6:.1f} MB read"
+        print(f"\r{text}" if self._terminal else text, end="" if self._terminal else "\n",
+              file=sys.stderr, flush=True)  # fmt: skip
+
+    def close(self) -> None:
+        """Wipe the counting line."""
+        if self._shown and self._terminal:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+
+
+@contextmanager
+def _progress(path: Path) -> Iterator[_Progress]:
+    progress = _Progress(path)
+    try:
+        yield progress
+    finally:
+        progress.close()
+
+
+def _shown(patterns: Sequence[str]) -> str:
+    return " | ".join(patterns).replace("%", "%%")
+
+
+command = ImportCommand()
