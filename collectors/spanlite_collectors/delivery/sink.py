@@ -148,6 +148,11 @@ class KafkaSink:
             return self._snapshot()
 
     @property
+    def alive(self) -> bool:
+        """Whether delivery still works; where not, the next write says why."""
+        return self._fault is None and self._thread.is_alive()
+
+    @property
     def overloaded(self) -> bool:
         """Whether there is no room and none is being made: a write would block or drop."""
         with self._changed:
