@@ -21,7 +21,7 @@ HOUR = 1_796_108_400_000_000_000
 BUCKETS = 4
 
 
-def spans(**columns: Any) -> pa.RecordBatch:
+def _spans(**columns: Any) -> pa.RecordBatch:
     """Spans in SPAN_SCHEMA from a few columns; the others say "none"."""
     count = len(next(iter(columns.values())))
     arrays = []
@@ -38,7 +38,7 @@ def spans(**columns: Any) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(arrays, schema=SPAN_SCHEMA)
 
 
-def write_archive(
+def _write_archive(
     root: Path, batch: pa.RecordBatch, resource: Mapping[str, Any] | None = None, parts: int = 1
 ) -> Path:
     """Add the spans to an archive, each bucket in `parts` files an hour."""
@@ -58,6 +58,18 @@ def write_archive(
                 folder.mkdir(parents=True, exist_ok=True)
                 (folder / f"part-{len(list(folder.iterdir()))}.parquet").write_bytes(data)
     return root
+
+
+@pytest.fixture
+def make_spans() -> Callable[..., pa.RecordBatch]:
+    """`make_spans(start_ns=[...], ...)`: spans in SPAN_SCHEMA."""
+    return _spans
+
+
+@pytest.fixture
+def write_archive() -> Callable[..., Path]:
+    """`write_archive(root, spans, resource, parts)` adds spans to an archive."""
+    return _write_archive
 
 
 @pytest.fixture
