@@ -21,6 +21,10 @@ pipeline/spanlite_pipeline/jars/.done: pipeline/java/pom.xml $(shell find pipeli
 deploy/spanlite_stack/jars/.done: deploy/kafka/pom.xml
 	scripts/jars deploy/kafka deploy/spanlite_stack/jars
 
+# Flink's own SQL path, which bench/pipeline_throughput.py compares the job with.
+bench/flink_sql/jars/.done: bench/flink_sql/pom.xml bench/flink_sql/src/main/proto/span_rows.proto
+	scripts/jars bench/flink_sql bench/flink_sql/jars
+
 demo: setup
 	scripts/demo
 
@@ -30,7 +34,7 @@ test: setup
 check: setup
 	scripts/check
 
-bench: setup
+bench: setup bench/flink_sql/jars/.done
 	$(RUN)python -m bench
 
 proto: $(UV)
@@ -40,4 +44,4 @@ format: setup
 	$(RUN)ruff format . && $(RUN)ruff check --fix .
 
 clean:
-	rm -rf .venv .venv-newest .tools data pipeline/spanlite_pipeline/jars deploy/spanlite_stack/jars pipeline/java/target deploy/kafka/target
+	rm -rf .venv .venv-newest .tools data pipeline/spanlite_pipeline/jars deploy/spanlite_stack/jars bench/flink_sql/jars pipeline/java/target deploy/kafka/target bench/flink_sql/target

@@ -1,0 +1,1 @@
+"""Flink's own SQL path over the same spans: protobuf format, UNNEST, Parquet files."""
