@@ -49,7 +49,7 @@ class TraceView:
 
 
 def _integers(spans: pa.Table, name: str) -> I64:
-    return spans.column(name).fill_null(0).to_numpy().astype(np.int64)
+    return np.asarray(spans.column(name).fill_null(0).to_numpy(), np.int64)
 
 
 def _words(spans: pa.Table, name: str) -> list[Any]:
@@ -153,10 +153,12 @@ def _folded_line(view: TraceView, columns: dict[str, Any], line: Line) -> str:
     rows = line.folded
     assert rows is not None
     kinds = Counter(columns["kind"].take(pa.array(rows)).to_pylist())
-    named = ", ".join(kind_plural(count, kind) for kind, count in kinds.most_common(3))
-    named += ", ..." if len(kinds) > 3 else ""
+    first, *others = kinds.most_common(3)
+    parts = [kind_plural(first[1], first[0], "more ")]
+    parts += [kind_plural(count, kind) for kind, count in others]
+    parts += ["..."] if len(kinds) > 3 else []
     inside = int(view.tree.below[rows].sum())
-    text = f"… {named} more" + (f" with {plural(inside, 'span')} inside" if inside else "")
+    text = f"… {', '.join(parts)}" + (f" with {plural(inside, 'span')} inside" if inside else "")
     total = time_words(int(np.maximum(view.duration_ns[rows], 0).sum()))
     offset = time_words(int(view.start_ns[rows].min()) - view.first_ns)
     gap = " " * (9 + 2 + 12 + 1 + BAR_WIDTH + 2)
@@ -170,9 +172,8 @@ def _details(span: dict[str, Any]) -> str:
     if span["bytes"]:
         copy = f" {span['copy_kind']}" if span["copy_kind"] else ""
         parts.append(f"{size_words(span['bytes'])}{copy}")
-    for key in ("context", "correlation_id", "graph_id", "graph_node_id"):
-        if span[key] is not None:
-            parts.append(f"{key} {span[key]}")
+    ids = ("context", "correlation_id", "graph_id", "graph_node_id")
+    parts += [f"{key} {span[key]}" for key in ids if span[key] is not None]
     if span["flags"]:
         parts.append(f"flags {flag_words(span['flags'])}")
     if span["links"]:

@@ -151,11 +151,11 @@ def build_tree(
     for rows in reversed(levels[1:]):
         np.add.at(below, parents[rows], below[rows] + 1)
         np.add.at(device_ns, parents[rows], device_ns[rows])
-    self_ns = _self_ns(parents, start_ns, duration_ns)
+    self_ns = self_times(parents, start_ns, duration_ns)
     return Tree(parents, depth, order, first, count, self_ns, below, device_ns)
 
 
-def _self_ns(parents: I64, start_ns: I64, duration_ns: I64) -> I64:
+def self_times(parents: I64, start_ns: I64, duration_ns: I64) -> I64:
     """Duration less the time in which at least one child ran, cut to the span itself."""
     rows = np.flatnonzero(parents != NO_ROW)
     above = parents[rows]

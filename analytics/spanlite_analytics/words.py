@@ -32,11 +32,8 @@ def plural(count: int, word: str) -> str:
     return f"{count:,} {word}" + ("" if count == 1 else "s")
 
 
-def kind_plural(count: int, kind: str) -> str:
-    """A kind of span in words: `2 runtime calls`, `1 kernel`."""
+def kind_plural(count: int, kind: str, before: str = "") -> str:
+    """A kind of span in words, `before` between number and kind: `2 more runtime calls`."""
     word = kind.replace("_", " ")
-    if count != 1 and word.endswith(("copy", "memcpy")):
-        return f"{count:,} {word[:-1]}ies"
-    if count != 1 and word.endswith("launch"):
-        return f"{count:,} {word}es"
-    return plural(count, word)
+    ending = "" if count == 1 else "es" if word.endswith("launch") else "s"
+    return f"{count:,} {before}{word}{ending}"

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from spanlite.archive import schema
 from spanlite.archive.files import ABSORBED_KEY, COMPACTED
 from spanlite.archive.layout import Archive, hour_folder
+from spanlite.archive.writer import SpanFileBuilder
 from spanlite.bucket import bucket_of
+from spanlite.codec import Batch, BatchView, encode_batch
+from spanlite.v1.spanlite_pb2 import BatchHeader
 
 #: 2026-12-01T07:00:00Z
 HOUR = 1_796_108_400_000_000_000
@@ -152,3 +156,62 @@ def spanlite(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str
         return code, captured.out, captured.err
 
     return run
+
+
+def store(archive: Archive, spans: pa.RecordBatch, resource: dict[str, Any]) -> None:
+    """Put spans in SPAN_SCHEMA into an archive, by way of the wire and the archive's writer."""
+    buckets = bucket_of(
+        spans.column("trace_id_low").to_numpy(),
+        spans.column("trace_id_high").to_numpy(),
+        archive.bucket_count,
+    )
+    for bucket in np.unique(buckets).tolist():
+        rows = spans.take(pa.array(np.flatnonzero(buckets == bucket)))
+        header = BatchHeader(
+            schema_version=1,
+            bucket=bucket,
+            bucket_count=archive.bucket_count,
+            producer="test",
+            span_count=rows.num_rows,
+        )
+        builder = SpanFileBuilder()
+        builder.add(BatchView(encode_batch(Batch(header, rows, resource))))
+        for hour, data, _ in builder.finish():
+            folder = archive.root / "incoming" / hour / f"bucket={bucket}"
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / f"part-{len(list(folder.iterdir()))}.parquet").write_bytes(data)
+
+
+class ArchiveSink:
+    """A SpanSink that stores what importers write."""
+
+    def __init__(self, archive: Archive) -> None:
+        self.archive = archive
+
+    def write(self, spans: pa.RecordBatch, resource: Mapping[str, Any]) -> None:
+        store(self.archive, spans, dict(resource))
+
+    def drop(self, reason: str, spans: int) -> None:
+        raise AssertionError(f"{spans} spans dropped: {reason}")
+
+    def flush(self) -> None:
+        pass
+
+
+@pytest.fixture(scope="session")
+def decode_archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Some seconds of generated decoding, eager and graph steps mixed, two hosts."""
+    from spanlite_collectors.generator import DecodeConfig, generate
+
+    archive = Archive.create(tmp_path_factory.mktemp("decode") / "archive", 4)
+    config = DecodeConfig(
+        spans=60_000, hosts=2, processes=1, layers=4, slow_share=0.05, graph_share=0.5
+    )
+    for spans, resource in generate(config):
+        store(archive, spans, resource)
+    return archive.root
+
+
+@pytest.fixture
+def sink(build: Builder) -> ArchiveSink:
+    return ArchiveSink(build.archive)

@@ -1,0 +1,156 @@
+"""Puts the report together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+from spanlite.archive.layout import Archive
+from spanlite.errors import UsageError
+from spanlite.timewindow import ALL_TIME, TimeWindow
+
+from spanlite_analytics.report import stages, tables
+from spanlite_analytics.report.attribution import attribute
+from spanlite_analytics.report.source import DEVICE_LIST, Filters, Source
+
+SLOWEST = 100
+
+
+@dataclass(frozen=True)
+class Section:
+    """One table. Columns ending in `_ns`, `_share` and so on say their unit."""
+
+    key: str
+    title: str
+    frame: pd.DataFrame
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Report:
+    """All tables of a window."""
+
+    archive: Archive
+    window: TimeWindow
+    filters: Filters
+    overview: dict[str, Any]
+    sections: tuple[Section, ...]
+
+    def __getitem__(self, key: str) -> pd.DataFrame:
+        """The table of a section."""
+        return next(section.frame for section in self.sections if section.key == key)
+
+
+#: In the order in which they are shown.
+TITLES = {
+    "kernels": "Kernels and copies",
+    "stages": "Stages: device time by the innermost range around the launch",
+    "stage_kernels": "Kernels of each stage",
+    "operators": "Operators: device time by the operator that launched it",
+    "devices": "GPUs: busy is time with at least one kernel or copy running",
+    "latency": "Requests and steps, whole traces",
+    "slow": "Slow traces (slowest 5 %) against fast ones (faster half), time a trace",
+    "slow_places": "Where slow traces ran",
+    "slowest": "Slowest traces",
+    "outliers": "GPUs slower than the median GPU at the same kernel",
+    "errors": "Errors",
+}
+_FROM_ATTRIBUTION = ("stages", "stage_kernels", "operators", "slow", "slow_places")
+_FROM_SQL: dict[str, Callable[[Source], pd.DataFrame]] = {
+    "kernels": tables.kernels,
+    "devices": tables.devices,
+    "latency": tables.latency,
+    "slowest": lambda source: tables.slowest(source, SLOWEST),
+    "outliers": tables.outliers,
+    "errors": tables.errors,
+}
+
+
+def _overview(source: Source) -> dict[str, Any]:
+    spans = source.frame(f"""
+        SELECT count(*) AS kept_spans, coalesce(sum(sampling_weight), 0) AS estimated_spans,
+            coalesce(sum(sampling_weight * duration_ns) FILTER (kind IN ({DEVICE_LIST})), 0)
+                AS estimated_device_ns
+        FROM r_spans""")
+    everything = source.frame(f"""
+        SELECT coalesce(sum(spans), 0) AS spans, count(DISTINCT service) AS services,
+            count(DISTINCT host) AS hosts, count(DISTINCT (host, device)) FILTER
+                (device IS NOT NULL) AS devices,
+            coalesce(sum(duration_ns) FILTER (kind IN ({DEVICE_LIST})), 0) AS device_ns
+        FROM r_minutes""")
+    traces = source.frame(
+        "SELECT coalesce(sum(w), 0) AS traces, count(*) FILTER (kept) AS kept_traces FROM r_traces"
+    )
+    found: dict[str, Any] = {}
+    for frame in (spans, everything, traces):
+        for name in frame.columns:
+            value = frame[name].iloc[0]
+            found[name] = None if pd.isna(value) else round(float(value))
+    # 19 digits do not fit the float that a nullable column becomes.
+    found["first_ns"] = source.value("SELECT min(start_ns) FROM r_spans")
+    found["last_ns"] = source.value("SELECT max(end_ns) FROM r_spans")
+    found["exact_minutes"], found["exact_traces"] = source.exact_minutes, source.exact_traces
+    return found
+
+
+def _from_attribution(source: Source, wanted: Collection[str]) -> dict[str, pd.DataFrame]:
+    if not set(wanted) & set(_FROM_ATTRIBUTION):
+        return {}
+    traces = stages.classify(source)
+    frame = attribute(source, stages.classes_of(traces))
+    return {
+        "stages": stages.stages(frame),
+        "stage_kernels": stages.stage_kernels(frame),
+        "operators": stages.operators(frame),
+        "slow": stages.slow_against_fast(frame, traces),
+        "slow_places": stages.slow_places(traces),
+    }
+
+
+def _notes(source: Source, overview: dict[str, Any]) -> dict[str, str]:
+    kept, everything = overview["kept_spans"], overview["spans"]
+    sampled = "" if kept == everything else "estimated from kept spans by their sampling weights"
+    exact = "" if source.exact_minutes else sampled
+    mixed = "calls and totals of all spans; p50 and p99 of kept ones" if sampled else ""
+    of_kept = "" if kept == everything else "of kept spans only: see covered_share"
+    return {
+        "kernels": exact or mixed,
+        "stages": sampled,
+        "operators": sampled,
+        "devices": of_kept,
+        "latency": "" if source.exact_traces else sampled,
+        "slow": "a kernel and the call that waits for it both count",
+        "outliers": exact,
+        "errors": exact,
+    }
+
+
+def build_report(
+    archive: Archive,
+    window: TimeWindow = ALL_TIME,
+    filters: Filters | None = None,
+    only: Collection[str] = (),
+    on_section: Callable[[str], None] = lambda key: None,
+) -> Report:
+    """Read the archive and compute the sections (`only`: some of TITLES; empty: all).
+
+    `on_section` is told what is being computed. Raises ArchiveError and UsageError.
+    """
+    if unknown := sorted(set(only) - set(TITLES)):
+        raise UsageError(f"no section '{unknown[0]}'; there are {', '.join(TITLES)}")
+    wanted = [key for key in TITLES if not only or key in only]
+    with Source(archive, window, filters) as source:
+        on_section("overview")
+        overview = _overview(source)
+        frames = {}
+        for key in wanted:
+            if key in _FROM_SQL:
+                on_section(key)
+                frames[key] = _FROM_SQL[key](source)
+        on_section("stages")
+        frames |= _from_attribution(source, wanted)
+        notes = _notes(source, overview)
+    sections = tuple(Section(k, TITLES[k], frames[k], notes.get(k, "")) for k in wanted)
+    return Report(archive, window, filters or Filters(), overview, sections)
