@@ -19,6 +19,8 @@ U64 = np.uint64
 #: Odd multipliers whose bits look random, one a column: the sum of products is then a
 #: good hash of a row.
 _MULTIPLIERS = np.random.default_rng(0x5350414E).integers(1, 1 << 64, 256, dtype=U64) | U64(1)
+#: Entropy in bits of 8 low bits, from which they are kept apart.
+_NOISE_BITS = 6.5
 
 
 def delta(values: Array) -> I64s:
@@ -91,11 +93,41 @@ def encode_starts(start: I64s, duration: I64s, from_end: Array) -> I64s:
 
 def decode_starts(deltas: Array, duration: Array, from_end: Array, count: int) -> I64s:
     """Inverse of `encode_starts`; a column of 0, 1 or `count` differences."""
+    steps = expand(deltas, count).view(U64)
     if not from_end.any() or count < 2:
-        return undelta(deltas, count).view(np.int64)
-    steps = expand(deltas, count).view(U64).copy()
+        return np.cumsum(steps, dtype=U64).view(np.int64)
+    steps = steps.copy()
     steps[1:] += duration[:-1].view(U64) * from_end[1:].astype(U64)
     return np.cumsum(steps, dtype=U64).view(np.int64)
+
+
+def split_low_bits(values: I64s) -> tuple[I64s, bytes]:
+    """Values shifted right by 8 bits, and those bits; or the values and b"" if that is better.
+
+    Low bits that are noise cost the same anywhere, but spoil the compression of what
+    they are mixed with.
+    """
+    low = values.astype(np.uint8)
+    if len(low) < 16:
+        return values, b""
+    share = np.bincount(low[:: 1 + len(low) // 8192], minlength=256) / len(
+        low[:: 1 + len(low) // 8192]
+    )
+    share = share[share > 0]
+    entropy = -(share * np.log2(share)).sum()
+    if entropy < _NOISE_BITS:
+        return values, b""
+    return values >> 8, low.tobytes()
+
+
+def join_low_bits(name: str, values: Array, low: bytes, count: int) -> I64s:
+    """Inverse of `split_low_bits`, for a column of 0, 1 or `count` values; shape (count,)."""
+    values = expand(values, count)
+    if not low:
+        return values
+    if len(low) != count:
+        raise WireError("malformed", f"column {name} has {len(low)} values for {count} rows")
+    return (values << 8) | np.frombuffer(low, dtype=np.uint8)
 
 
 def encode_sparse(index: I64s) -> U64s:

@@ -28,7 +28,7 @@ SITE_COLUMNS: dict[str, str] = {
 SPAN_COLUMNS: tuple[str, ...] = (
     "trace_delta",
     "span_id_delta",
-    "parent_distance",
+    "parent_distance_delta",
     "start_delta",
     "duration_ns",
     "site_delta",

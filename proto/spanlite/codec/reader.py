@@ -82,6 +82,10 @@ class BatchView:
     def _check(self) -> None:
         for wire in SPAN_COLUMNS:
             col.check_length(wire, len(self._values(wire)), self.count)
+        for wire in ("start_low_bits", "duration_low_bits"):
+            size = len(self._raw.column(wire)[0].as_py())
+            if size not in (0, self.count):
+                raise WireError("malformed", f"{wire} has {size} bytes for {self.count} spans")
         self._check_sites()
         self._check_links()
         if self.count:
@@ -96,12 +100,12 @@ class BatchView:
             )
 
     def _check_sites(self) -> None:
-        sites = len(self._values("sites.name"))
+        sites = self._site_count = len(self._values("sites.name_delta"))
         for wire in (*SITE_COLUMNS.values(), "launch", "start_from_end"):
             col.check_length(f"sites.{wire}", len(self._values(f"sites.{wire}")), sites)
         for wire, limit in SITE_LIMITS.items():
             col.check_below(f"sites.{wire}", self._values(f"sites.{wire}"), limit)
-        col.check_below("sites.name", self._values("sites.name"), len(self.strings))
+        col.check_below("sites.name_delta", self.site_column("name"), len(self.strings))
         sizes = {len(self._values(f"launches.{name}")) for name in LAUNCH_COLUMNS} - {0}
         if len(sizes) > 1:
             raise WireError("malformed", "the launch table's columns differ in length")
@@ -141,7 +145,9 @@ class BatchView:
         Shape (sites,). `name` indexes `strings`, `launch` the rows of `launch_table`.
         """
         wire = SITE_COLUMNS.get(name, name)
-        values, sites = self._values(f"sites.{wire}"), len(self._values("sites.name"))
+        if name == "name":
+            return np.cumsum(self._values("sites.name_delta"))
+        values, sites = self._values(f"sites.{wire}"), self._site_count
         if name == "graph_node_id":
             return col.undelta(values, sites)
         if name in MINUS_ONE_IS_NONE:
@@ -175,14 +181,18 @@ class BatchView:
 
     def _start(self) -> Array:
         return col.decode_starts(
-            self._values("start_delta"),
+            self._joined("start_delta", "start_low_bits"),
             self.column("duration_ns"),
             self._of_site(self.site_column("start_from_end")),
             self.count,
         )
 
+    def _joined(self, wire: str, low_bits: str) -> Array:
+        low = self._raw.column(low_bits)[0].as_py()
+        return col.join_low_bits(wire, self._values(wire), low, self.count)
+
     def _parent(self) -> Array:
-        distance = col.expand(self._values("parent_distance"), self.count)
+        distance = col.undelta(self._values("parent_distance_delta"), self.count)
         return col.decode_parent(self.column("span_id"), distance)
 
     def launch_table(self, name: str) -> npt.NDArray[np.uint32]:
@@ -244,7 +254,7 @@ _MAKERS: dict[str, Callable[[BatchView], Array]] = {
     "span_id": lambda view: col.undelta(view._values("span_id_delta"), view.count),
     "parent_span_id": BatchView._parent,
     "start_ns": BatchView._start,
-    "duration_ns": lambda view: col.expand(view._values("duration_ns"), view.count),
+    "duration_ns": lambda view: view._joined("duration_ns", "duration_low_bits"),
     "attributes": lambda view: col.decode_sparse(view._values("attributes"), view.count),
     "correlation_id": lambda view: col.undelta(view._values("correlation_delta"), view.count),
 }

@@ -47,6 +47,8 @@ def _serialise(columns: dict[str, Any]) -> bytes:
         if isinstance(values, dict):
             parts = [_one_list(values[part.name], part.type) for part in item.type]
             arrays.append(pa.StructArray.from_arrays(parts, fields=list(item.type)))
+        elif isinstance(values, bytes):
+            arrays.append(pa.array([values], item.type))
         else:
             arrays.append(_one_list(values, item.type))
     rows = pa.RecordBatch.from_arrays(arrays, schema=schema)
@@ -73,13 +75,18 @@ def _wire_columns(spans: pa.RecordBatch) -> tuple[dict[str, Any], pb.LaunchTable
     names = _Text(spans.column("name"), shift=0)
     attributes = _Text(spans.column("attributes"), shift=len(names.words))
     site, sites, launches, from_end = _sites(spans, names, start, duration)
+    distance = col.encode_parent(span_id, _numpy(spans, "parent_span_id"))
+    start_delta, start_low = col.split_low_bits(col.encode_starts(start, duration, from_end))
+    duration, duration_low = col.split_low_bits(duration)
     columns: dict[str, Any] = {
         "strings": pa.concat_arrays([names.words, attributes.words]),
         "sites": sites,
         "span_id_delta": col.delta(span_id),
-        "parent_distance": col.encode_parent(span_id, _numpy(spans, "parent_span_id")),
-        "start_delta": col.encode_starts(start, duration, from_end),
+        "parent_distance_delta": col.delta(distance),
+        "start_delta": start_delta,
+        "start_low_bits": start_low,
         "duration_ns": duration,
+        "duration_low_bits": duration_low,
         "site_delta": col.delta(site.astype(np.int64)),
         "attributes": col.encode_sparse(attributes.index),
         "correlation_delta": col.delta(_numpy(spans, "correlation_id")),
@@ -149,7 +156,7 @@ def _sites(
     from_end = by_end[own["kind"][first]]
     table["start_from_end"] = col.collapse(from_end)
     table["launch"], launches = _launches([values[first] for values in launch])
-    table["name"] = names.index[first]
+    table["name_delta"] = col.delta(names.index[first])
     return site, table, launches, from_end[site]
 
 

@@ -498,13 +498,13 @@ class SiteTable(google.protobuf.message.Message):
     """The distinct places that the spans of a batch come from: everything about a span
     that the next one from the same place has too. Each span points at one of them.
 
-    `name` has one value a site, which says how many sites there are. Every other
+    `name_delta` has one value a site, which says how many sites there are. Every other
     column holds that many values, or 1 that all sites share, or none where all are 0.
     """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
-    NAME_FIELD_NUMBER: builtins.int
+    NAME_DELTA_FIELD_NUMBER: builtins.int
     KIND_FIELD_NUMBER: builtins.int
     STATUS_FIELD_NUMBER: builtins.int
     DEVICE_PLUS_1_FIELD_NUMBER: builtins.int
@@ -519,8 +519,8 @@ class SiteTable(google.protobuf.message.Message):
     FLAGS_FIELD_NUMBER: builtins.int
     START_FROM_END_FIELD_NUMBER: builtins.int
     @property
-    def name(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
-        """Index into strings."""
+    def name_delta(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """Index into strings, as difference to the site before, the first to 0."""
 
     @property
     def kind(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]: ...
@@ -557,7 +557,7 @@ class SiteTable(google.protobuf.message.Message):
     def __init__(
         self,
         *,
-        name: collections.abc.Iterable[builtins.int] | None = ...,
+        name_delta: collections.abc.Iterable[builtins.int] | None = ...,
         kind: collections.abc.Iterable[builtins.int] | None = ...,
         status: collections.abc.Iterable[builtins.int] | None = ...,
         device_plus_1: collections.abc.Iterable[builtins.int] | None = ...,
@@ -572,7 +572,7 @@ class SiteTable(google.protobuf.message.Message):
         flags: collections.abc.Iterable[builtins.int] | None = ...,
         start_from_end: collections.abc.Iterable[builtins.int] | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["bytes", b"bytes", "context_plus_1", b"context_plus_1", "copy_kind", b"copy_kind", "device_plus_1", b"device_plus_1", "flags", b"flags", "graph_id", b"graph_id", "graph_node_delta", b"graph_node_delta", "kind", b"kind", "launch", b"launch", "name", b"name", "start_from_end", b"start_from_end", "status", b"status", "stream_plus_1", b"stream_plus_1", "thread_id", b"thread_id"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["bytes", b"bytes", "context_plus_1", b"context_plus_1", "copy_kind", b"copy_kind", "device_plus_1", b"device_plus_1", "flags", b"flags", "graph_id", b"graph_id", "graph_node_delta", b"graph_node_delta", "kind", b"kind", "launch", b"launch", "name_delta", b"name_delta", "start_from_end", b"start_from_end", "status", b"status", "stream_plus_1", b"stream_plus_1", "thread_id", b"thread_id"]) -> None: ...
 
 Global___SiteTable: typing_extensions.TypeAlias = SiteTable
 
@@ -596,17 +596,24 @@ class SpanBatch(google.protobuf.message.Message):
     SITES_FIELD_NUMBER: builtins.int
     TRACE_DELTA_FIELD_NUMBER: builtins.int
     SPAN_ID_DELTA_FIELD_NUMBER: builtins.int
-    PARENT_DISTANCE_FIELD_NUMBER: builtins.int
+    PARENT_DISTANCE_DELTA_FIELD_NUMBER: builtins.int
     START_DELTA_FIELD_NUMBER: builtins.int
     DURATION_NS_FIELD_NUMBER: builtins.int
     SITE_DELTA_FIELD_NUMBER: builtins.int
     ATTRIBUTES_FIELD_NUMBER: builtins.int
     CORRELATION_DELTA_FIELD_NUMBER: builtins.int
+    START_LOW_BITS_FIELD_NUMBER: builtins.int
+    DURATION_LOW_BITS_FIELD_NUMBER: builtins.int
     LINK_ROW_DELTA_FIELD_NUMBER: builtins.int
     LINK_TARGET_FIELD_NUMBER: builtins.int
     LINKED_TRACE_ID_LOW_FIELD_NUMBER: builtins.int
     LINKED_TRACE_ID_HIGH_FIELD_NUMBER: builtins.int
     LINKED_SPAN_ID_DELTA_FIELD_NUMBER: builtins.int
+    start_low_bits: builtins.bytes
+    """The low 8 bits of the n start differences and durations, or nothing. Noise kept
+    apart from what can be compressed makes a message smaller.
+    """
+    duration_low_bits: builtins.bytes
     @property
     def header(self) -> Global___BatchHeader: ...
     @property
@@ -634,17 +641,22 @@ class SpanBatch(google.protobuf.message.Message):
     @property
     def span_id_delta(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]: ...
     @property
-    def parent_distance(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
-        """0: no parent. Otherwise span_id - parent_span_id modulo 2^64; the value that
-        "no parent" would have had, span_id itself, stands for "its own parent".
+    def parent_distance_delta(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """The distance of a span is 0 if it has no parent, else span_id - parent_span_id
+        modulo 2^64; the value that "no parent" would have had, span_id itself, stands
+        for "its own parent". Here as difference to the distance of the span before.
         """
 
     @property
     def start_delta(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
-        """Difference to the start of the span before, or to its end (see start_from_end)."""
+        """Difference to the start of the span before, or to its end (see start_from_end).
+        Where start_low_bits is there, this is the difference shifted right by 8 bits.
+        """
 
     @property
-    def duration_ns(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]: ...
+    def duration_ns(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """Where duration_low_bits is there, shifted right by 8 bits."""
+
     @property
     def site_delta(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
         """Index into sites, as difference to the span before."""
@@ -683,12 +695,14 @@ class SpanBatch(google.protobuf.message.Message):
         sites: Global___SiteTable | None = ...,
         trace_delta: collections.abc.Iterable[builtins.int] | None = ...,
         span_id_delta: collections.abc.Iterable[builtins.int] | None = ...,
-        parent_distance: collections.abc.Iterable[builtins.int] | None = ...,
+        parent_distance_delta: collections.abc.Iterable[builtins.int] | None = ...,
         start_delta: collections.abc.Iterable[builtins.int] | None = ...,
         duration_ns: collections.abc.Iterable[builtins.int] | None = ...,
         site_delta: collections.abc.Iterable[builtins.int] | None = ...,
         attributes: collections.abc.Iterable[builtins.int] | None = ...,
         correlation_delta: collections.abc.Iterable[builtins.int] | None = ...,
+        start_low_bits: builtins.bytes = ...,
+        duration_low_bits: builtins.bytes = ...,
         link_row_delta: collections.abc.Iterable[builtins.int] | None = ...,
         link_target: collections.abc.Iterable[builtins.int] | None = ...,
         linked_trace_id_low: collections.abc.Iterable[builtins.int] | None = ...,
@@ -696,7 +710,7 @@ class SpanBatch(google.protobuf.message.Message):
         linked_span_id_delta: collections.abc.Iterable[builtins.int] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["header", b"header", "launches", b"launches", "resource", b"resource", "sites", b"sites"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["attributes", b"attributes", "correlation_delta", b"correlation_delta", "duration_ns", b"duration_ns", "header", b"header", "launches", b"launches", "link_row_delta", b"link_row_delta", "link_target", b"link_target", "linked_span_id_delta", b"linked_span_id_delta", "linked_trace_id_high", b"linked_trace_id_high", "linked_trace_id_low", b"linked_trace_id_low", "parent_distance", b"parent_distance", "resource", b"resource", "site_delta", b"site_delta", "sites", b"sites", "span_id_delta", b"span_id_delta", "start_delta", b"start_delta", "strings", b"strings", "trace_delta", b"trace_delta", "trace_id_high", b"trace_id_high", "trace_id_low", b"trace_id_low"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["attributes", b"attributes", "correlation_delta", b"correlation_delta", "duration_low_bits", b"duration_low_bits", "duration_ns", b"duration_ns", "header", b"header", "launches", b"launches", "link_row_delta", b"link_row_delta", "link_target", b"link_target", "linked_span_id_delta", b"linked_span_id_delta", "linked_trace_id_high", b"linked_trace_id_high", "linked_trace_id_low", b"linked_trace_id_low", "parent_distance_delta", b"parent_distance_delta", "resource", b"resource", "site_delta", b"site_delta", "sites", b"sites", "span_id_delta", b"span_id_delta", "start_delta", b"start_delta", "start_low_bits", b"start_low_bits", "strings", b"strings", "trace_delta", b"trace_delta", "trace_id_high", b"trace_id_high", "trace_id_low", b"trace_id_low"]) -> None: ...
 
 Global___SpanBatch: typing_extensions.TypeAlias = SpanBatch
 
