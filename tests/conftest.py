@@ -7,7 +7,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 from spanlite_stack import Stack, StackInfo
+
+# A slow machine is no failure.
+settings.register_profile("spanlite", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("spanlite")
 
 
 @pytest.fixture(scope="session")

@@ -45,7 +45,7 @@ def run_plan(
         paced = _run(plan, events, target, pacing, clock or RealClock(), start_at_ns, stop)
         outcome = target.drain()
     dropped_why = _settle(fate, events, paced)
-    fate[events[outcome.failed]] = Fate.FAILED
+    fate[outcome.failed] = Fate.FAILED
     return Report(
         target=target.name,
         unit=plan.settings.unit,

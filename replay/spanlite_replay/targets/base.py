@@ -16,7 +16,7 @@ NO_EVENTS: I64 = np.empty(0, dtype=np.int64)
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a target says at the end: the events (indexes into the plan) it could not run."""
+    """What a target says at the end: which of the launched events failed, as `launch` got them."""
 
     failed: I64 = field(default_factory=lambda: NO_EVENTS)
     #: Facts for the report, such as messages and bytes sent.

@@ -15,7 +15,7 @@ from spanlite.topics import RAW_TOPIC, bucket_key, partition_of
 
 from spanlite_replay.plan import Plan
 from spanlite_replay.targets._messages import MessageSet, encode_all, make_messages
-from spanlite_replay.targets.base import I64, Outcome
+from spanlite_replay.targets.base import I64, NO_EVENTS, Outcome
 
 CONNECT_S = 10.0
 DRAIN_S = 60.0
@@ -61,6 +61,7 @@ class KafkaTarget:
             self._producer = Producer(self._settings())
         self._partitions = self._find_partitions()
         # The epoch is when this replay was made ready: a second run is not a duplicate.
+        self._events = events
         self._set: MessageSet = make_messages(
             plan, events, self.replay_id, time.time_ns(), self.bucket_count
         )
@@ -147,7 +148,7 @@ class KafkaTarget:
             pass  # in short turns, so that a second Ctrl-C is answered
         lost = self._lost | self._open | self._refused
         failed = [self._set.event[self._set.messages[number].rows] for number in sorted(lost)]
-        events = np.unique(np.concatenate(failed)) if failed else np.empty(0, dtype=np.int64)
+        positions = np.unique(np.concatenate(failed)) if failed else NO_EVENTS
         facts: dict[str, int | str] = {
             "replay_id": self.replay_id,
             "topic": self.topic,
@@ -155,7 +156,9 @@ class KafkaTarget:
             "message_bytes": self._bytes,
         }
         why = f"{len(lost)} messages were not delivered: {self._problem}" if lost else ""
-        return Outcome(failed=events[events < self._position], facts=facts, why=why)
+        return Outcome(
+            failed=self._events[positions[positions < self._position]], facts=facts, why=why
+        )
 
     def _send_rest(self) -> None:
         """After Ctrl-C: the launched part of each batch that was still waiting."""
