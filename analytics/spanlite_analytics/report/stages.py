@@ -79,7 +79,7 @@ def classify(source: Source) -> pd.DataFrame:
     return source.frame(f"""
         SELECT trace_id, service || ': ' || root AS root, host, duration_ns,
             r_traces.kept, sampling_weight AS w,
-            CASE WHEN duration_ns >= slow_ns AND slow_ns > fast_ns THEN {SLOW}
+            CASE WHEN duration_ns >= slow_ns AND duration_ns > fast_ns THEN {SLOW}
                  WHEN duration_ns <= fast_ns THEN {FAST} ELSE 0 END AS trace_class
         FROM r_traces JOIN {quantiles} AS q USING (service, root_word, root)
         WHERE q.weight >= {MIN_TRACES}""")

@@ -1,0 +1,254 @@
+"""Every number here can be checked by hand."""
+
+import csv
+import json
+from typing import Any
+
+import pandas as pd
+import pytest
+from spanlite.archive.layout import Archive
+from spanlite.errors import UsageError
+from spanlite.timewindow import TimeWindow
+from spanlite_analytics import Filters, build_report
+
+HOUR = 1_796_108_400_000_000_000
+MS = 1_000_000
+
+
+def step(number: int, *kernels: tuple[str, str, int, int], **common: Any) -> list[dict[str, Any]]:
+    """A step of 100 us a kernel; `kernels`: (stage, name, duration, stream)."""
+    start = HOUR + number * MS
+    base = {"trace_id": f"{number + 1:032x}", "host": "h1", **common}
+    rows = [
+        base | {
+            "span_id": 1, "kind": "step", "name": f"step {number}", "start_ns": start,
+            "duration_ns": 100 * 1000 * len(kernels),
+        }
+    ]  # fmt: skip
+    for i, (stage, name, duration, stream) in enumerate(kernels):
+        at, span = start + i * 100_000, 10 * (i + 1)
+        rows += [
+            base | {
+                "span_id": span, "parent_span_id": 1, "kind": "nvtx_range", "name": stage,
+                "start_ns": at, "duration_ns": 50_000,
+            },
+            base | {
+                "span_id": span + 1, "parent_span_id": span, "kind": "runtime_call",
+                "name": "cudaLaunchKernel", "start_ns": at + 1000, "duration_ns": 5000,
+            },
+            base | {
+                "span_id": span + 2, "parent_span_id": span + 1, "name": name, "device": 0,
+                "stream": stream, "start_ns": at + 10_000, "duration_ns": duration,
+            },
+        ]  # fmt: skip
+    return rows
+
+
+def by(frame: pd.DataFrame, key: str) -> dict[Any, dict[str, Any]]:
+    return {row[key]: row for row in frame.to_dict("records")}
+
+
+def test_kernels_are_weighted(build: Any) -> None:
+    build.spans(
+        *step(0, ("ffn", "gemm", 30_000, 7), ("attention", "flash", 10_000, 7)),
+        *step(1, ("ffn", "gemm", 50_000, 7), sampling_weight=9.0),
+    )
+    table = by(build_report(build.archive)["kernels"], "name")
+    gemm = table["gemm"]
+    assert (gemm["calls"], gemm["total_ns"], gemm["kept"]) == (10, 480_000, 2)
+    assert gemm["mean_ns"] == 48_000
+    assert (gemm["p50_ns"], gemm["p99_ns"]) == (50_000, 50_000)
+    assert gemm["share"] == pytest.approx(480 / 490)
+    assert table["flash"]["calls"] == 1
+
+
+def test_roll_ups_give_exact_totals(build: Any) -> None:
+    build.spans(*step(0, ("ffn", "gemm", 30_000, 7), sampling_weight=3.0))
+    minute = {"minute_ns": HOUR, "name": "gemm", "min_ns": 20_000, "max_ns": 40_000}
+    build.minutes(
+        minute | {"spans": 2, "duration_ns": 70_000},
+        minute | {"spans": 2, "duration_ns": 50_000},  # partial rows add up
+        minute | {"spans": 1, "duration_ns": 5_000, "name": "rare"},
+    )
+    report = build_report(build.archive)
+    table = by(report["kernels"], "name")
+    assert (table["gemm"]["calls"], table["gemm"]["total_ns"]) == (4, 120_000)
+    assert table["gemm"]["p50_ns"] == 30_000
+    assert table["rare"]["calls"] == 1
+    assert pd.isna(table["rare"]["p50_ns"])
+    assert report.overview["device_ns"] == 125_000
+    assert report.overview["estimated_device_ns"] == 90_000
+
+
+def test_stages(build: Any) -> None:
+    build.spans(
+        *step(0, ("ffn 0", "gemm", 30_000, 7), ("attention", "flash", 10_000, 7)),
+        *step(1, ("ffn 1", "gemm", 20_000, 7)),
+        {
+            "trace_id": f"{99:032x}", "span_id": 1, "name": "stray", "start_ns": HOUR,
+            "duration_ns": 5_000, "device": 0,
+        },
+    )  # fmt: skip
+    report = build_report(build.archive)
+    table = by(report["stages"], "stage")
+    assert table["ffn"]["device_ns"] == 50_000
+    assert table["ffn"]["ranges"] == 2
+    assert table["ffn"]["device_per_step_ns"] == 25_000
+    assert table["ffn"]["wall_mean_ns"] == 50_000
+    assert table["attention"]["share"] == pytest.approx(10 / 65)
+    assert table["(outside of any range)"]["device_ns"] == 5_000
+    assert table["step"]["ranges"] == 2
+    kernels = report["stage_kernels"]
+    assert kernels[["stage", "name"]].iloc[0].tolist() == ["ffn", "gemm"]
+
+
+def test_devices_unite_overlapping_streams(build: Any) -> None:
+    kernel = {"trace_id": f"{1:032x}", "device": 0}
+    rows = [
+        (0, 100, 7, "kernel"),
+        (50, 100, 8, "kernel"),
+        (60, 10, 9, "memcpy"),
+        (300, 50, 7, "kernel"),
+    ]
+    build.spans(
+        *(
+            kernel | {"span_id": i, "start_ns": HOUR + s, "duration_ns": d, "stream": q, "kind": k}
+            for i, (s, d, q, k) in enumerate(rows, 1)
+        ),
+        kernel | {"span_id": 9, "device": 1, "start_ns": HOUR, "duration_ns": 5},
+    )
+    build.minutes({"minute_ns": HOUR, "spans": 8, "duration_ns": 520, "name": "k"})
+    table = by(build_report(build.archive)["devices"], "device")
+    first = table[0]
+    assert (first["observed_ns"], first["busy_ns"], first["idle_ns"]) == (350, 200, 150)
+    assert (first["overlap_ns"], first["copy_ns"], first["longest_gap_ns"]) == (60, 10, 150)
+    assert (first["streams"], first["kept"], first["spans"]) == (3, 4, 8)
+    assert first["covered_share"] == 0.5
+    assert table[1]["busy_ns"] == 5
+
+
+def test_latency_and_slowest_cover_traces_that_were_not_kept(build: Any) -> None:
+    build.traces(
+        *(
+            {
+                "trace_id": f"{i:032x}", "start_ns": HOUR, "end_ns": HOUR + i * MS, "kept": i > 90,
+                "errors": int(i == 5), "root_name": f"step {i}",
+            }
+            for i in range(1, 101)
+        )
+    )  # fmt: skip
+    report = build_report(build.archive)
+    (row,) = report["latency"].to_dict("records")
+    assert (row["name"], row["traces"], row["kept"], row["failed"]) == ("step", 100, 10, 1)
+    quantiles = [row[c] for c in ("p50_ns", "p90_ns", "p99_ns", "max_ns")]
+    assert quantiles == [50 * MS, 90 * MS, 99 * MS, 100 * MS]
+    assert report["slowest"]["duration_ns"].tolist()[:2] == [100 * MS, 99 * MS]
+
+
+def test_slow_traces_name_the_kernel_and_the_host(build: Any) -> None:
+    spans: list[dict[str, Any]] = []
+    for i in range(40):
+        slow = i in (7, 23)
+        rows = step(i, ("ffn", "gemm", 10_000, 7), ("attention", "flash", 10_000, 7))
+        if slow:
+            rows[-1]["duration_ns"] += 300_000  # flash
+            rows[0]["duration_ns"] += 300_000
+            rows = [row | {"host": "h9"} for row in rows]
+        spans += rows
+    build.spans(*spans)
+    report = build_report(build.archive)
+    slow = report["slow"]
+    first = slow[slow["kind"] == "kernel"].iloc[0]
+    assert (first["stage"], first["name"], first["root"]) == ("attention", "flash", "llm: step")
+    assert (first["fast_ns"], first["slow_ns"]) == (10_000, 310_000)
+    assert first["share"] == pytest.approx(1.0)
+    place = report["slow_places"].iloc[0]
+    assert (place["host"], place["traces"], place["slow"]) == ("h9", 2, 2)
+    outlier = report["outliers"].iloc[0]
+    assert (outlier["host"], outlier["name"]) == ("h9", "flash")
+    # the fleet's median of two hosts lies halfway between 10 and 310 us
+    assert outlier["slowdown"] == pytest.approx(310 / 160)
+    assert outlier["excess_ns"] == pytest.approx(2 * 150_000)
+
+
+def test_errors(build: Any) -> None:
+    build.spans(
+        *step(0, ("ffn", "gemm", 10_000, 7)), *step(1, ("ffn", "gemm", 10_000, 7), status="error")
+    )
+    table = build_report(build.archive)["errors"]
+    row = table[table["name"] == "gemm"].iloc[0]
+    assert (row["failed"], row["spans"], row["share"]) == (1, 2, 0.5)
+    assert row["example_trace"] == f"{2:032x}"
+
+
+def test_operators(build: Any) -> None:
+    rows = step(0, ("aten::mm", "gemm", 10_000, 7))
+    rows[1]["kind"] = "operator"
+    build.spans(*rows)
+    report = build_report(build.archive)
+    assert report["operators"].to_dict("records")[0]["operator"] == "aten::mm"
+    assert by(report["stages"], "stage")["step"]["device_ns"] == 10_000
+
+
+def test_filters_and_window(build: Any) -> None:
+    build.spans(
+        *step(0, ("ffn", "gemm", 10_000, 7)),
+        *step(1, ("ffn", "gemm", 10_000, 7), host="h2"),
+        *step(2, ("ffn", "gemm", 10_000, 7), service="other"),
+    )
+    calls = lambda report: report["kernels"]["calls"].sum()  # noqa: E731
+    assert calls(build_report(build.archive)) == 3
+    assert calls(build_report(build.archive, filters=Filters(hosts=("h2",)))) == 1
+    assert calls(build_report(build.archive, filters=Filters(services=("llm",)))) == 2
+    assert calls(build_report(build.archive, TimeWindow(HOUR + MS, None))) == 2
+    assert calls(build_report(build.archive, TimeWindow(HOUR, HOUR + MS))) == 1
+
+
+def test_sections_can_be_chosen(build: Any) -> None:
+    build.spans(*step(0, ("ffn", "gemm", 10_000, 7)))
+    report = build_report(build.archive, only=["stages", "kernels"])
+    assert [section.key for section in report.sections] == ["kernels", "stages"]
+    with pytest.raises(UsageError, match="no section 'nonsense'"):
+        build_report(build.archive, only=["nonsense"])
+
+
+def test_empty_archive(build: Any, spanlite: Any) -> None:
+    code, out, err = spanlite("report", "--archive", build.root)
+    assert (code, err) == (0, "")
+    assert "Nothing was recorded." in out
+    code, out, _ = spanlite("report", "--json", "--archive", build.root)
+    assert (code, json.loads(out)["kernels"]) == (0, [])
+
+
+def test_command_forms_agree(decode_archive: Any, spanlite: Any, tmp_path: Any) -> None:
+    args = ("report", "--archive", decode_archive)
+    code, text, _ = spanlite(*args, "--top", "3")
+    assert code == 0
+    assert "Kernels and copies" in text and "Slow traces" in text
+    _, out, _ = spanlite(*args, "--json")
+    found = json.loads(out)
+    code, out, _ = spanlite(*args, "--csv", tmp_path / "out")
+    with (tmp_path / "out" / "kernels.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [int(row["total_ns"]) for row in rows] == [k["total_ns"] for k in found["kernels"]]
+    assert spanlite(*args, "--top", "0")[0] == 2
+    assert spanlite(*args, "--only", "nonsense")[0] == 2
+
+
+def test_sums_agree_with_each_other(decode_archive: Any) -> None:
+    report = build_report(Archive.open(decode_archive))
+    device_ns = report.overview["device_ns"]
+    for key, column in (
+        ("kernels", "total_ns"),
+        ("stages", "device_ns"),
+        ("stage_kernels", "device_ns"),
+    ):
+        assert report[key][column].sum() == device_ns
+    devices = report["devices"]
+    assert (devices["busy_ns"] + devices["overlap_ns"]).sum() == device_ns
+    stages = set(report["stages"]["stage"])
+    assert {"qkv", "attention", "output", "ffn", "graph_replay"} <= stages
+    # The generator slows attention down in some steps.
+    slow = report["slow"]
+    kernels = slow[(slow["kind"] == "kernel") & slow["root"].str.contains("step")]
+    assert "splitkv" in kernels.iloc[0]["name"]
