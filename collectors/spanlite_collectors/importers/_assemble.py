@@ -46,6 +46,7 @@ _RANK = {
     SpanKind.DRIVER_CALL: 6,
 }
 _RANKS = np.array([_RANK.get(kind, 7) for kind in SpanKind], dtype=np.int8)
+_RANGES = (SpanKind.NVTX_RANGE, SpanKind.STEP, SpanKind.REQUEST)
 _BARREN = (SpanKind.OVERHEAD, SpanKind.SYNC)
 
 
@@ -242,4 +243,14 @@ def _parents(rows: Rows) -> I64:
     sorted_parent = nest(np.cumsum(new), start[order], _cover_end(rows)[order])
     parent = np.full(len(rows), -1, dtype=np.int64)
     parent[order] = np.where(sorted_parent >= 0, order[sorted_parent], -1)
+    return _widen(rows, parent, end)
+
+
+def _widen(rows: Rows, parent: I64, end: I64) -> I64:
+    """Ranges that outlive the call they began in (`record_function.__enter__`) move up."""
+    pending = np.flatnonzero(np.isin(rows["kind"], _RANGES) & (parent >= 0))
+    while len(pending):
+        pending = pending[end[parent[pending]] < end[pending]]
+        parent[pending] = parent[parent[pending]]
+        pending = pending[parent[pending] >= 0]
     return parent

@@ -29,7 +29,7 @@ class JsonStream:
 
     def __init__(self, source: SourceFile) -> None:
         self._source = source
-        self._decode = codecs.getincrementaldecoder("utf-8-sig")("backslashreplace").decode
+        self._decode = codecs.getincrementaldecoder("utf-8-sig")("replace").decode
         self._scan = json.JSONDecoder(parse_float=Decimal).raw_decode
         self._text, self._at, self._passed = "", 0, 0
         self._ended = False

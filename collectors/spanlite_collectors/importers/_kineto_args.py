@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -14,6 +12,7 @@ from spanlite.kinds import CopyKind, SpanKind
 from spanlite.schema import LAUNCH_COLUMNS
 
 from spanlite_collectors.importers._events import Launches, Strings
+from spanlite_collectors.importers._json_text import to_json
 
 _U32 = 0xFFFFFFFF
 _U64 = (1 << 64) - 1
@@ -60,10 +59,6 @@ _LAUNCH_KEYS = ("grid", "block", "cluster", "registers per thread", "shared memo
 _ZEROS = (0, 0, 0)
 _LAUNCHING = (SpanKind.KERNEL, SpanKind.RUNTIME_CALL, SpanKind.DRIVER_CALL)
 _COPY_KIND = re.compile(r"(?:Memcpy |Copy)?(Host|Device|[HDAP])(?:To|to)(Host|Device|[HDAP])")
-
-to_json: Callable[[Any], str] = json.JSONEncoder(
-    ensure_ascii=False, separators=(",", ":"), default=float
-).encode
 
 
 @dataclass

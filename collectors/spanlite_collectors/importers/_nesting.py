@@ -75,5 +75,7 @@ class Timeline:
         return self._look(self._only, time)
 
     def _look(self, values: I64, time: I64) -> I64:
+        if not len(values):
+            return np.full(len(time), -1, dtype=np.int64)
         at = np.searchsorted(self._edges, time, side="right") - 1
         return np.where(at >= 0, values[np.maximum(at, 0)], -1)

@@ -15,6 +15,7 @@ from spanlite.kinds import CopyKind, SpanKind, SpanStatus
 from spanlite_collectors.importers._assemble import Assembler
 from spanlite_collectors.importers._events import event_row
 from spanlite_collectors.importers._files import Progress, SourceFile, no_progress
+from spanlite_collectors.importers._json_text import to_json
 from spanlite_collectors.importers._nvtx import split_name
 from spanlite_collectors.importers.options import ImportOptions
 from spanlite_collectors.importers.report import ImportReport
@@ -139,8 +140,7 @@ class _Reader:
             flags |= SpanFlag.ZERO_TIMESTAMP
         attributes = {k: v for k, v in fields.pop("attributes", {}).items() if v}
         if attributes:
-            text = json.dumps(attributes, ensure_ascii=False, separators=(",", ":"))
-            fields["attributes"] = self._text(text)
+            fields["attributes"] = self._text(to_json(attributes))
         self._append(event_row(kind, start, duration, self._text(name), flags=flags, **fields))
 
     def _place(self, record: _Record) -> dict[str, Any]:

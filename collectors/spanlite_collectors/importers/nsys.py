@@ -5,7 +5,6 @@ Tables and columns differ between releases, so each table is read by the columns
 
 from __future__ import annotations
 
-import json
 import sqlite3
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -20,6 +19,7 @@ from spanlite.kinds import SpanKind, SpanStatus
 from spanlite_collectors.importers._assemble import Assembler
 from spanlite_collectors.importers._events import event_row
 from spanlite_collectors.importers._files import Progress, file_digest, no_progress
+from spanlite_collectors.importers._json_text import to_json
 from spanlite_collectors.importers._nsys_tables import Database
 from spanlite_collectors.importers._nvtx import split_name
 from spanlite_collectors.importers.options import ImportOptions
@@ -142,8 +142,7 @@ class _Reader:
             flags |= SpanFlag.NEGATIVE_DURATION
         attributes = fields.pop("attributes", None)
         if attributes:
-            text = json.dumps(attributes, ensure_ascii=False, separators=(",", ":"))
-            fields["attributes"] = self._text(text)
+            fields["attributes"] = self._text(to_json(attributes))
         self._append(event_row(kind, start, duration, self._text(name), flags=flags, **fields))
 
     def _place(self, row: _Row) -> dict[str, Any]:
