@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import FrameType
 from typing import Literal, Protocol
 
@@ -26,9 +26,9 @@ Late = Literal["burst", "reanchor", "drop"]
 
 #: `observed` of an event that was never dispatched.
 NEVER = np.iinfo(np.int64).min
-#: Bounds of the spin tail. Below, the kernel's own wake-up is not covered; above, a core
-#: is burnt for nothing (a sleep that overshoots by more is a busy machine, not a habit).
-MIN_SPIN_NS, MAX_SPIN_NS = 50_000, 2_000_000
+#: Bounds of the spin tail. Below, the kernel's own wake-up is not covered; above, a sleep
+#: overshoots because the machine is busy, and who spins then is preempted all the sooner.
+MIN_SPIN_NS, MAX_SPIN_NS = 25_000, 400_000
 #: The loop wakes at least this often, so that a stop is answered at once.
 MAX_SLEEP_NS = 100_000_000
 #: How far the loop looks for more due events one by one before it searches.
@@ -116,7 +116,7 @@ class Pacing:
 
     `late` says what happens to events later than `max_catchup_ns`: `burst` sends all at
     once, `reanchor` moves the rest of the plan by the delay, `drop` leaves them out.
-    `spin_ns` None: measured before the start. `priority`: ask the scheduler to prefer the
+    `spin_ns` None: measured first (see `prepared`). `priority`: ask the scheduler to prefer the
     loop (it needs the right to; without it nothing changes).
     """
 
@@ -138,14 +138,22 @@ class Paced:
 
 
 def measure_spin(clock: Clock, rounds: int = 40) -> int:
-    """A spin tail that covers nearly every late wake-up of this machine, in ns."""
+    """A spin tail that covers how late this machine wakes up as a rule, in ns."""
     late = []
     for _ in range(rounds):
         before = clock.now_ns()
         clock.sleep_ns(200_000)
         late.append(clock.now_ns() - before - 200_000)
     late.sort()
-    return max(MIN_SPIN_NS, min(MAX_SPIN_NS, 2 * late[int(rounds * 0.95)]))
+    return max(MIN_SPIN_NS, min(MAX_SPIN_NS, 2 * late[int(rounds * 0.8)]))
+
+
+def prepared(pacing: Pacing, clock: Clock) -> Pacing:
+    """The same with the spin tail measured, so that `pace` begins at once."""
+    if pacing.spin_ns is not None:
+        return pacing
+    with _steady(pacing.priority):
+        return replace(pacing, spin_ns=measure_spin(clock))
 
 
 def pace(
@@ -162,13 +170,13 @@ def pace(
     `origin_ns`. Where `stop` is requested, the loop ends before the next event, and the result
     says so. What `launch` raises passes through.
     """
-    spin_ns = measure_spin(clock) if pacing.spin_ns is None else pacing.spin_ns
-    result = Paced(np.full(len(due_ns), NEVER, dtype=np.int64), spin_ns=spin_ns)
+    result = Paced(np.full(len(due_ns), NEVER, dtype=np.int64))
     if not len(due_ns):
         return result
     stop = Stop() if stop is None else stop
-    loop = _Loop(due_ns, launch, clock, pacing, int(due_ns[0]) - origin_ns, result, stop)
     with _steady(pacing.priority):
+        result.spin_ns = measure_spin(clock) if pacing.spin_ns is None else pacing.spin_ns
+        loop = _Loop(due_ns, launch, clock, pacing, int(due_ns[0]) - origin_ns, result, stop)
         result.interrupted = not loop.run()
     return result
 

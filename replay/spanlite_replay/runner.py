@@ -8,10 +8,11 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
-from spanlite_replay.pacing import NEVER, Clock, Paced, Pacing, RealClock, Stop, pace
+from spanlite_replay.pacing import NEVER, Clock, Paced, Pacing, RealClock, Stop, pace, prepared
 from spanlite_replay.plan import Fate, Plan
-from spanlite_replay.report import Report, Timing, count_fates
+from spanlite_replay.report import Report, count_fates
 from spanlite_replay.targets.base import I64, Target
+from spanlite_replay.timing import Timing
 
 #: Time between the end of the preparations and the first deadline.
 LEAD_NS = 20_000_000
@@ -81,6 +82,7 @@ def _run(
     due_ns = plan.due_ns[events]
     if pacing is None or not len(events):
         return _at_once(len(events), launch, stop)
+    pacing = prepared(pacing, clock)
     ahead_ns = 0 if start_at_ns is None else start_at_ns - time.time_ns()
     # The plan's first event may not be among those to run.
     first_ns = int(due_ns[0] - plan.due_ns[0])

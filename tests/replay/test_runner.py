@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from spanlite_replay.pacing import FakeClock, Paced, Pacing
 from spanlite_replay.plan import Plan, PlanSettings, build_plan
 from spanlite_replay.recording import Recording
-from spanlite_replay.report import Timing, drift_us_per_s, rate
 from spanlite_replay.runner import run_plan
 from spanlite_replay.targets.base import Outcome
+from spanlite_replay.timing import Timing, drift_us_per_s, rate
 
 MS = 1_000_000
 SPACING_MS = 10
