@@ -30,6 +30,11 @@ SUFFIX = ".spool"
 
 _STREAM_START = b"\xff\x06\x00\x00sNaPpY"
 _LENGTH = struct.Struct("<I")
+#: A chunk of a type that the framing format tells readers to skip. It holds the size of
+#: the record's frame, and that size inverted, so that a torn or flipped one shows.
+_SIZE = struct.Struct("<II")
+_SIZE_CHUNK = b"\x80" + _SIZE.size.to_bytes(3, "little")
+_HEAD_BYTES = len(_STREAM_START) + len(_SIZE_CHUNK) + _SIZE.size
 
 
 class SpoolFullError(SpanLiteError):
@@ -106,7 +111,7 @@ class Spool:
         """
         if not self.has_room:
             raise SpoolFullError(f"the spool {self.folder} holds its {self._max_bytes} bytes")
-        framed = bytes(snappy.StreamCompressor().compress(_LENGTH.pack(len(record)) + record))
+        framed = _frame(record)
         segment, writer = self._open_tail()
         self._write(writer, segment, framed)
         entry = Entry(segment, segment.size, len(framed))
@@ -126,11 +131,11 @@ class Spool:
         """The oldest record not popped yet; damaged ones are counted and skipped."""
         while self._unread:
             entry = self._unread.popleft()
-            framed = _read(entry)
-            record = _unframe(framed)
+            record = _read(entry)
             if record is not None:
                 return entry, record
-            self._skip_damage(entry, framed)
+            self._count_torn(entry.size)
+            self.done(entry)
         return None
 
     def done(self, entry: Entry) -> None:
@@ -146,16 +151,6 @@ class Spool:
         """Sync and let go of the folder."""
         self._close_tail()
         os.close(self._lock)
-
-    def _skip_damage(self, entry: Entry, framed: bytes) -> None:
-        """Count it; a damaged length may have swallowed the records after it, so look inside."""
-        inner = framed.find(_STREAM_START, 1)
-        if inner > 0:
-            rest = Entry(entry.segment, entry.offset + inner, entry.size - inner)
-            self._unread.appendleft(rest)
-            entry.segment.live += 1
-        self._count_torn(inner if inner > 0 else entry.size)
-        self.done(entry)
 
     def _count_torn(self, size: int) -> None:
         self.torn_records += 1
@@ -229,18 +224,20 @@ def _lock(folder: Path) -> int:
     return lock
 
 
-def _read(entry: Entry) -> bytes:
+def _frame(record: bytes) -> bytes:
+    """Stream start, the frame's size in a chunk that readers skip, then the record's chunks."""
+    whole = bytes(snappy.StreamCompressor().compress(_LENGTH.pack(len(record)) + record))
+    chunks = whole[len(_STREAM_START) :]
+    size = _HEAD_BYTES + len(chunks)
+    return _STREAM_START + _SIZE_CHUNK + _SIZE.pack(size, ~size & 0xFFFFFFFF) + chunks
+
+
+def _read(entry: Entry) -> bytes | None:
+    """The record; None where it is damaged or was deleted under us."""
     try:
         with entry.segment.path.open("rb") as file:
             file.seek(entry.offset)
-            return file.read(entry.size)
-    except OSError:
-        return b""  # Deleted under us: as lost as if it were torn.
-
-
-def _unframe(framed: bytes) -> bytes | None:
-    try:
-        plain = bytes(snappy.StreamDecompressor().decompress(framed))
+            plain = bytes(snappy.StreamDecompressor().decompress(file.read(entry.size)))
     except (OSError, snappy.UncompressError):
         return None
     if len(plain) < _LENGTH.size or _LENGTH.unpack_from(plain)[0] != len(plain) - _LENGTH.size:
@@ -259,28 +256,25 @@ def _sync_folder(folder: Path) -> None:
 def _frames(data: bytes) -> Iterator[tuple[int, int, bool]]:
     """(offset, size, whole) of each record; what lies between is damaged, `whole` False.
 
-    Only the chunks' lengths are read: `pop` checks their checksums.
+    The chunks' checksums are left to `pop`.
     """
     at = 0
     while at < len(data):
-        end = _end_of_record(data, at)
-        if end is not None:
-            yield at, end - at, True
-            at = end
-            continue
-        following = data.find(_STREAM_START, at + 1)
-        end = len(data) if following < 0 else following
-        yield at, end - at, False
-        at = end
+        size = _frame_size(data, at)
+        if size is None:
+            following = data.find(_STREAM_START + _SIZE_CHUNK, at + 1)
+            size = (len(data) if following < 0 else following) - at
+            yield at, size, False
+        else:
+            yield at, size, True
+        at += size
 
 
-def _end_of_record(data: bytes, start: int) -> int | None:
-    if not data.startswith(_STREAM_START, start):
+def _frame_size(data: bytes, at: int) -> int | None:
+    """Size of the record that starts there; None where none does, or not all of it is there."""
+    numbers = at + _HEAD_BYTES - _SIZE.size
+    if len(data) < at + _HEAD_BYTES or data[at:numbers] != _STREAM_START + _SIZE_CHUNK:
         return None
-    at = start + len(_STREAM_START)
-    first = at
-    while at < len(data) and not data.startswith(_STREAM_START, at):
-        if at + 4 > len(data):
-            return None
-        at += 4 + int.from_bytes(data[at + 1 : at + 4], "little")
-    return at if first < at <= len(data) else None
+    size, inverse = _SIZE.unpack_from(data, numbers)
+    whole = size == ~inverse & 0xFFFFFFFF and _HEAD_BYTES < size <= len(data) - at
+    return int(size) if whole else None

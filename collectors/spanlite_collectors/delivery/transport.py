@@ -149,7 +149,13 @@ class KafkaTransport:
         return True
 
     def send(self, message: Message) -> None:
-        """Queue it; a message that is too large is rejected at the next poll."""
+        """Queue it; a message that is too large is rejected at the next poll.
+
+        After a fault nothing is queued any more, or it would overtake what failed: the
+        sender hears `restarted` and sends everything again.
+        """
+        if self._fault is not None:
+            return
         generation = self._generation
 
         def report(error: KafkaError | None, _: Any) -> None:
