@@ -15,8 +15,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from spanlite.archive import _thrift as thrift
 from spanlite.archive._columns import Array, Mask, is_constant
-from spanlite.archive._thrift import Struct, read_varint, serialise, skip_struct, varint
+from spanlite.archive._thrift import read_varint, skip_struct, varint
 
 PLAIN, RLE, DELTA_BINARY_PACKED, RLE_DICTIONARY = 0, 3, 5, 8
 UNCOMPRESSED, ZSTD = 0, 6
@@ -110,11 +111,11 @@ def _first_page(file: bytes) -> bytes:
     return file[start : start + size]
 
 
-def page(kind: int, detail: Struct, body: bytes, codec: pa.Codec | None) -> tuple[bytes, int]:
+def _page(kind: int, detail: bytes, body: bytes, codec: pa.Codec | None) -> tuple[bytes, int]:
     """A page with its header, and its size before compression."""
     stored = codec.compress(body, asbytes=True) if codec else body
-    field = 5 if kind == _DATA_PAGE else 7
-    head = serialise(Struct((1, kind), (2, len(body)), (3, len(stored)), (field, detail)))
+    sizes = thrift.i32(1, len(body)) + thrift.i32(1, len(stored))
+    head = thrift.i32(1, kind) + sizes + detail + thrift.STOP
     return head + stored, len(head) + len(body)
 
 
@@ -131,10 +132,11 @@ def chunk(
         codec = None
     first, first_plain = b"", 0
     if dictionary is not None:
-        detail = Struct((1, dictionary[1]), (2, PLAIN))
-        first, first_plain = page(_DICTIONARY_PAGE, detail, dictionary[0], codec)
-    detail = Struct((1, count), (2, encoding), (3, RLE), (4, RLE))
-    second, second_plain = page(_DATA_PAGE, detail, level_bytes + body, codec)
+        detail = thrift.struct(4, thrift.i32(1, dictionary[1]), thrift.i32(1, PLAIN))
+        first, first_plain = _page(_DICTIONARY_PAGE, detail, dictionary[0], codec)
+    levels_are = thrift.i32(1, RLE) + thrift.i32(1, RLE)
+    detail = thrift.struct(2, thrift.i32(1, count), thrift.i32(1, encoding), levels_are)
+    second, second_plain = _page(_DATA_PAGE, detail, level_bytes + body, codec)
     encodings = (PLAIN, RLE, encoding) if dictionary is not None else (RLE, encoding)
     return Pages(
         first + second,

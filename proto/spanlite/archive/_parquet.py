@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from importlib.metadata import version
-from typing import Any
+from io import BytesIO
+from typing import Any, BinaryIO
 
 import numpy as np
 import pyarrow as pa
 
 from spanlite.archive import _pages as pages
+from spanlite.archive import _thrift as thrift
 from spanlite.archive._columns import Array, Coded, Numbers, is_constant
 from spanlite.archive._pages import Pages
 from spanlite.archive._sites import Column, Sited, rows_of
-from spanlite.archive._thrift import I64, Struct, Value, serialise
 from spanlite.archive.schema import SCHEMA_VERSION, SCHEMA_VERSION_KEY, SPANS
 
 #: A trace is found by reading whole row groups: small enough to read one in
@@ -28,7 +29,6 @@ _WITH_STATISTICS = ("trace_id", "start_ns")
 
 _REQUIRED, _OPTIONAL, _REPEATED = 0, 1, 2
 _UTF8, _LIST = 0, 3
-_EMPTY = Struct()
 _PHYSICAL = {"int32": 1, "int64": 2, "double": 5, "string": 6}
 
 
@@ -55,27 +55,49 @@ class _Leaf:
     extremes: tuple[bytes, bytes] | None = None
 
 
-def write_columns(
-    columns: Mapping[str, Column],
-    count: int,
-    effort: Effort,
-    metadata: Mapping[bytes, bytes] | None = None,
-) -> bytes:
+class SpanFileStream:
+    """Writes one file of SPANS into an open binary file, some sorted rows at a time."""
+
+    def __init__(self, sink: BinaryIO, effort: Effort) -> None:
+        self._sink, self._effort = sink, effort
+        self._codec = pa.Codec("zstd", effort.zstd_level)
+        self._groups: list[bytes] = []
+        self._at = 0
+        self.rows = 0
+        self._put(MAGIC)
+
+    def _put(self, data: bytes) -> None:
+        self._sink.write(data)
+        self._at += len(data)
+
+    def add(self, columns: Mapping[str, Column], count: int) -> None:
+        """Add rows as whole row groups; they come after all rows added before."""
+        for start in range(0, count, ROW_GROUP_ROWS):
+            rows = slice(start, min(start + ROW_GROUP_ROWS, count))
+            leaves = [
+                leaf
+                for item in SPANS
+                for leaf in _leaves(item, rows_of(columns[item.name], rows), self._codec)
+            ]
+            self._groups.append(_row_group(leaves, rows.stop - rows.start, self._at))
+            for leaf in leaves:
+                self._put(leaf.pages.data)
+        self.rows += count
+
+    def close(self, metadata: Mapping[bytes, bytes] | None = None) -> int:
+        """Write the footer; returns the size in bytes. The file itself stays open."""
+        footer = _footer(self._groups, self.rows, metadata or {})
+        self._put(footer + len(footer).to_bytes(4, "little") + MAGIC)
+        return self._at
+
+
+def write_columns(columns: Mapping[str, Column], count: int, effort: Effort) -> bytes:
     """One Parquet file with these columns of SPANS, `count` rows each."""
-    codec = pa.Codec("zstd", effort.zstd_level)
-    out, at, groups = [MAGIC], len(MAGIC), []
-    for start in range(0, count, ROW_GROUP_ROWS):
-        rows = slice(start, min(start + ROW_GROUP_ROWS, count))
-        leaves = [
-            leaf
-            for item in SPANS
-            for leaf in _leaves(item, rows_of(columns[item.name], rows), codec)
-        ]
-        groups.append(_row_group(leaves, rows.stop - rows.start, at))
-        out += [leaf.pages.data for leaf in leaves]
-        at += sum(len(leaf.pages.data) for leaf in leaves)
-    footer = _footer(groups, count, metadata or {})
-    return b"".join([*out, footer, len(footer).to_bytes(4, "little"), MAGIC])
+    sink = BytesIO()
+    stream = SpanFileStream(sink, effort)
+    stream.add(columns, count)
+    stream.close()
+    return sink.getvalue()
 
 
 def _leaves(item: pa.Field, column: Column, codec: pa.Codec) -> Iterator[_Leaf]:
@@ -175,87 +197,103 @@ def _link_levels(column: pa.ListArray) -> tuple[bytes, bytes, int]:
     return pages.packed(repeats, 1), pages.packed(defined, 2), len(repeats)
 
 
-def _row_group(leaves: list[_Leaf], count: int, at: int) -> Struct:
-    chunks: list[Value] = []
-    start = at
+_SORTED_BY = thrift.structs(
+    1,
+    [
+        thrift.i32(1, SPANS.names.index(name)) + thrift.boolean(1, False) + thrift.boolean(1, False)
+        for name in ("trace_id", "start_ns", "span_id")
+    ],
+)
+
+
+def _row_group(leaves: Sequence[_Leaf], count: int, at: int) -> bytes:
+    """The fields of Parquet's RowGroup."""
+    chunks, start = [], at
     for leaf in leaves:
         chunks.append(_column_chunk(leaf, at))
         at += len(leaf.pages.data)
     plain = sum(leaf.pages.plain_bytes for leaf in leaves)
-    order: list[Value] = [
-        Struct((1, SPANS.names.index(name)), (2, False), (3, False))
-        for name in ("trace_id", "start_ns", "span_id")
-    ]
-    return Struct(
-        (1, chunks), (2, I64(plain)), (3, I64(count)), (4, order), (5, I64(start)),
-        (6, I64(at - start)),
-    )  # fmt: skip
+    sizes = thrift.i64(1, plain) + thrift.i64(1, count)
+    where = thrift.i64(1, start) + thrift.i64(1, at - start)
+    return thrift.structs(1, chunks) + sizes + _SORTED_BY + where
 
 
-def _column_chunk(leaf: _Leaf, at: int) -> Struct:
+@lru_cache(maxsize=1024)
+def _about(path: tuple[str, ...], physical: int, encodings: tuple[int, ...], codec: int) -> bytes:
+    return (
+        thrift.i32(1, physical)
+        + thrift.i32s(1, encodings)
+        + thrift.binaries(1, path)
+        + thrift.i32(1, codec)
+    )
+
+
+def _column_chunk(leaf: _Leaf, at: int) -> bytes:
+    """The fields of Parquet's ColumnChunk and, in it, ColumnMetaData."""
     done = leaf.pages
-    statistics = None
+    fields = [
+        _about(leaf.path, leaf.physical, done.encodings, done.codec),
+        thrift.i64(1, done.values),
+        thrift.i64(1, done.plain_bytes),
+        thrift.i64(1, len(done.data)),
+        thrift.i64(2, at + done.dictionary_bytes),
+    ]
+    if done.dictionary_bytes:
+        fields.append(thrift.i64(2, at))
     if leaf.extremes is not None:
         low, high = leaf.extremes
-        statistics = Struct((3, I64(0)), (5, high), (6, low))
-    detail = Struct(
-        (1, leaf.physical),
-        (2, list(done.encodings)),
-        (3, list(leaf.path)),
-        (4, done.codec),
-        (5, I64(done.values)),
-        (6, I64(done.plain_bytes)),
-        (7, I64(len(done.data))),
-        (9, I64(at + done.dictionary_bytes)),
-        (11, I64(at) if done.dictionary_bytes else None),
-        (12, statistics),
-    )
-    return Struct((2, I64(at)), (3, detail))
+        extremes = thrift.i64(3, 0) + thrift.binary(2, high) + thrift.binary(1, low)
+        fields.append(thrift.struct(1 if done.dictionary_bytes else 3, extremes))
+    return thrift.i64(2, at) + thrift.struct(1, *fields)
+
+
+def _group_element(repetition: int, name: str, children: int, more: bytes = b"") -> bytes:
+    kind = thrift.i32(3, repetition) + thrift.binary(1, name.encode())
+    return kind + thrift.i32(1, children) + more
+
+
+def _leaf_element(physical: int, repetition: int, name: str) -> bytes:
+    kind = thrift.i32(1, physical) + thrift.i32(2, repetition) + thrift.binary(1, name.encode())
+    if physical != _PHYSICAL["string"]:
+        return kind
+    return kind + thrift.i32(2, _UTF8) + thrift.struct(4, thrift.struct(1))
 
 
 @cache
-def _schema() -> list[Value]:
-    text = Struct((1, _EMPTY))
-    out: list[Value] = [Struct((4, "schema"), (5, len(SPANS)))]
+def _schema() -> bytes:
+    """The fields of each SchemaElement, as a list."""
+    out = [thrift.binary(4, b"schema") + thrift.i32(1, len(SPANS))]
     for item in SPANS:
         if pa.types.is_list(item.type):
+            is_list = thrift.i32(1, _LIST) + thrift.struct(4, thrift.struct(3))
             out += [
-                Struct(
-                    (3, _OPTIONAL), (4, item.name), (5, 1), (6, _LIST), (10, Struct((3, _EMPTY)))
-                ),
-                Struct((3, _REPEATED), (4, "list"), (5, 1)),
-                Struct((3, _REQUIRED), (4, "element"), (5, 2)),
-                Struct((1, 6), (3, _REQUIRED), (4, "trace_id"), (6, _UTF8), (10, text)),
-                Struct((1, 2), (3, _REQUIRED), (4, "span_id")),
+                _group_element(_OPTIONAL, item.name, 1, is_list),
+                _group_element(_REPEATED, "list", 1),
+                _group_element(_REQUIRED, "element", 2),
+                _leaf_element(_PHYSICAL["string"], _REQUIRED, "trace_id"),
+                _leaf_element(_PHYSICAL["int64"], _REQUIRED, "span_id"),
             ]
-            continue
-        physical = _physical(item.type)
-        is_text = physical == _PHYSICAL["string"]
-        out.append(
-            Struct(
-                (1, physical),
-                (3, _OPTIONAL if item.nullable else _REQUIRED),
-                (4, item.name),
-                (6, _UTF8 if is_text else None),
-                (10, text if is_text else None),
-            )
-        )
-    return out
+        else:
+            repetition = _OPTIONAL if item.nullable else _REQUIRED
+            out.append(_leaf_element(_physical(item.type), repetition, item.name))
+    return thrift.structs(1, out)
 
 
-def _footer(groups: list[Struct], count: int, metadata: Mapping[bytes, bytes]) -> bytes:
+def _footer(groups: Sequence[bytes], count: int, metadata: Mapping[bytes, bytes]) -> bytes:
+    """Parquet's FileMetaData."""
     entries = {SCHEMA_VERSION_KEY: SCHEMA_VERSION.encode(), **metadata}
-    pairs: list[Value] = [Struct((1, key), (2, value)) for key, value in entries.items()]
+    pairs = [thrift.binary(1, key) + thrift.binary(1, value) for key, value in entries.items()]
     leaves = len(SPANS) + 1  # links have two
-    orders: list[Value] = [Struct((1, _EMPTY)) for _ in range(leaves)]
-    return serialise(
-        Struct(
-            (1, 2),
-            (2, _schema()),
-            (3, I64(count)),
-            (4, list(groups)),
-            (5, pairs),
-            (6, f"spanlite version {version('spanlite')}"),
-            (7, orders),
+    by_type = thrift.struct(1)  # how statistics are ordered: as the type says
+    return b"".join(
+        (
+            thrift.i32(1, 2),
+            _schema(),
+            thrift.i64(1, count),
+            thrift.structs(1, groups),
+            thrift.structs(1, pairs),
+            thrift.binary(1, f"spanlite version {version('spanlite')}".encode()),
+            thrift.structs(1, [by_type] * leaves),
+            thrift.STOP,
         )
     )

@@ -1,36 +1,79 @@
-"""Just enough of Thrift's compact protocol to write Parquet's metadata."""
+"""Just enough of Thrift's compact protocol to write Parquet's metadata.
+
+Each function gives the bytes of one field. `step` is how far its id lies from that of
+the field before (or from 0). Numbers are never negative here.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TypeAlias
+from collections.abc import Iterable, Sequence
 
-#: What a struct's field may hold: a struct is (field id, value) pairs.
-Value: TypeAlias = "bool | int | bytes | str | Struct | list[Value]"
-
-_TRUE, _FALSE, _I64, _BINARY, _LIST, _STRUCT = 1, 2, 6, 8, 9, 12
-_I32 = 5
-
-
-class Struct:
-    """A Thrift struct: (field id, value) pairs in growing order of id; None is left out."""
-
-    def __init__(self, *fields: tuple[int, Value | None]) -> None:
-        self.fields = fields
-
-
-class I64(int):
-    """An integer that the Parquet definition declares as i64; plain int is i32."""
+_TRUE, _FALSE, _I32, _I64, _BINARY, _LIST, _STRUCT = 1, 2, 5, 6, 8, 9, 12
+STOP = b"\0"
+_ONE_BYTE = [bytes([value]) for value in range(128)]
 
 
 def varint(value: int) -> bytes:
     """Unsigned LEB128."""
+    if value < 0x80:
+        return _ONE_BYTE[value]
     out = bytearray()
     while value >= 0x80:
         out.append(value & 0x7F | 0x80)
         value >>= 7
     out.append(value)
     return bytes(out)
+
+
+def _head(step: int, kind: int) -> bytes:
+    return bytes((step << 4 | kind,))
+
+
+def i32(step: int, value: int) -> bytes:
+    """A field declared as i32 (or an enumeration)."""
+    return _head(step, _I32) + varint(value << 1)
+
+
+def i64(step: int, value: int) -> bytes:
+    """A field declared as i64."""
+    return _head(step, _I64) + varint(value << 1)
+
+
+def boolean(step: int, value: bool) -> bytes:
+    """A field declared as bool."""
+    return _head(step, _TRUE if value else _FALSE)
+
+
+def binary(step: int, value: bytes) -> bytes:
+    """A field declared as binary or string."""
+    return _head(step, _BINARY) + varint(len(value)) + value
+
+
+def struct(step: int, *fields: bytes) -> bytes:
+    """A field that is a struct of these fields."""
+    return _head(step, _STRUCT) + b"".join(fields) + STOP
+
+
+def _items(step: int, kind: int, items: Sequence[bytes]) -> bytes:
+    size = len(items)
+    head = bytes((size << 4 | kind,)) if size < 15 else bytes((0xF0 | kind,)) + varint(size)
+    return _head(step, _LIST) + head + b"".join(items)
+
+
+def structs(step: int, items: Iterable[bytes]) -> bytes:
+    """A list of structs, each given as its fields."""
+    return _items(step, _STRUCT, [item + STOP for item in items])
+
+
+def i32s(step: int, values: Iterable[int]) -> bytes:
+    """A list of i32."""
+    return _items(step, _I32, [varint(value << 1) for value in values])
+
+
+def binaries(step: int, values: Iterable[str]) -> bytes:
+    """A list of strings."""
+    texts = [value.encode() for value in values]
+    return _items(step, _BINARY, [varint(len(text)) + text for text in texts])
 
 
 def read_varint(data: bytes, at: int) -> tuple[int, int]:
@@ -54,51 +97,3 @@ def skip_struct(data: bytes, at: int) -> int:
         elif kind not in (_TRUE, _FALSE):
             raise ValueError(f"cannot skip a Thrift field of type {kind}")
     return at + 1
-
-
-def _zigzag(value: int) -> bytes:
-    return varint(value << 1 if value >= 0 else (-value << 1) - 1)
-
-
-def _type(value: Value) -> int:
-    if isinstance(value, bool):
-        return _TRUE if value else _FALSE
-    if isinstance(value, int):
-        return _I64 if isinstance(value, I64) else _I32
-    if isinstance(value, (bytes, str)):
-        return _BINARY
-    return _STRUCT if isinstance(value, Struct) else _LIST
-
-
-def _body(value: Value) -> bytes:
-    if isinstance(value, bool):
-        return b""  # said by the type already
-    if isinstance(value, int):
-        return _zigzag(value)
-    if isinstance(value, str):
-        value = value.encode()
-    if isinstance(value, bytes):
-        return varint(len(value)) + value
-    return serialise(value) if isinstance(value, Struct) else _list(value)
-
-
-def _list(values: list[Value]) -> bytes:
-    kind = _type(values[0]) if values else _STRUCT
-    size = len(values)
-    head = bytes([size << 4 | kind]) if size < 15 else bytes([0xF0 | kind]) + varint(size)
-    return head + b"".join(map(_body, values))
-
-
-def serialise(struct: Struct) -> bytes:
-    """The struct's bytes."""
-    return b"".join(_fields(struct.fields)) + b"\0"
-
-
-def _fields(fields: Iterable[tuple[int, Value | None]]) -> Iterable[bytes]:
-    last = 0
-    for number, value in fields:
-        if value is None:
-            continue
-        yield bytes([(number - last) << 4 | _type(value)])
-        yield _body(value)
-        last = number

@@ -93,7 +93,8 @@ def read_footer(path: Path) -> pq.FileMetaData:
         raise ArchiveError(f"'{path}' is not a readable Parquet file: {error}") from None
 
 
-def _absorbed(folder: Path, names: Iterable[str]) -> set[str]:
+def absorbed_in(folder: Path, names: Iterable[str]) -> set[str]:
+    """Names of the files that those of a folder which are compacted ones took in."""
     taken: set[str] = set()
     for name in names:
         if name.startswith(COMPACTED):
@@ -142,7 +143,7 @@ def unit_files(archive: Archive, hour: str, bucket: int) -> list[Path]:
     spans = archive.root / SPANS / hour / f"bucket={bucket}"
     fresh = parquet_in(incoming)
     done = parquet_in(spans)
-    taken = _absorbed(spans, done) if fresh and done else set()
+    taken = absorbed_in(spans, done) if fresh and done else set()
     return [spans / n for n in done] + [incoming / n for n in fresh if n not in taken]
 
 
@@ -152,7 +153,7 @@ def folder_files(folder: Path) -> list[Path]:
     Raises FileNotFoundError where one has vanished: list again.
     """
     names = _settled(folder)
-    taken = _absorbed(folder, names)
+    taken = absorbed_in(folder, names)
     return [folder / name for name in names if name not in taken]
 
 

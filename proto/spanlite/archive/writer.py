@@ -80,11 +80,13 @@ class SpanFileBuilder:
         return hour_folder(hour * NS_PER_HOUR), write_columns(columns, count, self._effort), count
 
 
-def write_table(table: pa.Table, schema: pa.Schema) -> bytes:
+def write_table(
+    table: pa.Table, schema: pa.Schema, metadata: Mapping[bytes, bytes] | None = None
+) -> bytes:
     """A small table (traces, kernel_minutes, ledger) as Parquet bytes in that schema.
 
-    Raises ArchiveError where a column is missing, of another type, or null where it may
-    not be.
+    `metadata`: further entries of the Parquet metadata. Raises ArchiveError where a column
+    is missing, of another type, or null where it may not be.
     """
     columns = []
     for item in schema:
@@ -95,8 +97,8 @@ def write_table(table: pa.Table, schema: pa.Schema) -> bytes:
             raise ArchiveError(f"cannot write the table: column '{item.name}' holds nulls")
         columns.append(column)
     sink = pa.BufferOutputStream()
-    metadata = {SCHEMA_VERSION_KEY: SCHEMA_VERSION}
-    fitted = pa.Table.from_arrays(columns, schema=schema.with_metadata(metadata))
+    entries = {SCHEMA_VERSION_KEY: SCHEMA_VERSION.encode(), **(metadata or {})}
+    fitted = pa.Table.from_arrays(columns, schema=schema.with_metadata(entries))
     pq.write_table(fitted.combine_chunks(), sink, compression="zstd", version="2.6")
     return bytes(sink.getvalue().to_pybytes())
 

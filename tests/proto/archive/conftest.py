@@ -88,8 +88,8 @@ def some_rows(traces: int, spans: int, seed: int = 0, start_ns: int = T0) -> lis
 
 @pytest.fixture
 def archive(tmp_path: Path) -> Archive:
-    """A new archive of 4 buckets."""
-    return Archive.create(tmp_path / "archive", 4)
+    """A new archive of 2 buckets."""
+    return Archive.create(tmp_path / "archive", 2)
 
 
 @pytest.fixture(scope="session")
