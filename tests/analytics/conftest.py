@@ -212,6 +212,6 @@ def decode_archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return archive.root
 
 
-@pytest.fixture
-def sink(build: Builder) -> ArchiveSink:
-    return ArchiveSink(build.archive)
+@pytest.fixture(scope="session")
+def make_sink() -> Callable[[Path], ArchiveSink]:
+    return lambda root: ArchiveSink(Archive.create(root, 4))
