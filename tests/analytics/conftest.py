@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from spanlite.archive.writer import SpanFileBuilder
 from spanlite.bucket import bucket_of
 from spanlite.codec import Batch, BatchView, encode_batch
 from spanlite.v1.spanlite_pb2 import BatchHeader
+from spanlite_analytics import query
 
 #: 2026-12-01T07:00:00Z
 HOUR = 1_796_108_400_000_000_000
@@ -210,6 +212,34 @@ def decode_archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for spans, resource in generate(config):
         store(archive, spans, resource)
     return archive.root
+
+
+@pytest.fixture(scope="session")
+def full_archive(decode_archive: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The decode archive with traces and roll-ups, as the pipeline would have made them."""
+    root = tmp_path_factory.mktemp("full") / "archive"
+    shutil.copytree(decode_archive, root)
+    traces = query(
+        root,
+        """SELECT trace_id, min(start_ns) AS start_ns, max(end_ns) AS end_ns, count(*) AS spans,
+            coalesce(sum(duration_ns) FILTER (kind IN ('kernel', 'memcpy', 'memset')), 0)::BIGINT
+                AS device_ns,
+            arg_min(name, start_ns) AS root_name, arg_min(kind, start_ns) AS root_kind,
+            any_value(service) AS service, any_value(host) AS host
+        FROM spans GROUP BY trace_id""",
+    )
+    minutes = query(
+        root,
+        """SELECT start_ns // 60000000000 * 60000000000 AS minute_ns, service, host, device, kind,
+            name, count(*) AS spans, sum(duration_ns)::BIGINT AS duration_ns,
+            min(duration_ns) AS min_ns, max(duration_ns) AS max_ns
+        FROM spans GROUP BY ALL""",
+    ).astype({"device": object})
+    minutes["device"] = minutes["device"].where(minutes["device"].notna(), None)
+    builder = Builder(root)
+    builder.traces(*traces.to_dict("records"))
+    builder.minutes(*minutes.to_dict("records"))
+    return root
 
 
 @pytest.fixture(scope="session")
