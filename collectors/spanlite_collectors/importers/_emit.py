@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 from spanlite.flags import SpanFlag
-from spanlite.kinds import KIND_WORDS
+from spanlite.kinds import DEVICE_KINDS, KIND_WORDS, SpanKind
 from spanlite.schema import LAUNCH_COLUMNS
 
 from spanlite_collectors.importers._columns import link_column, span_batch
@@ -36,6 +36,10 @@ _SAME = {
     "bytes": "bytes",
     "copy_kind": "copy_kind",
 }
+#: Ranges and operators of a thread lie together, then its calls, then the devices'.
+_TRACK_GROUP = np.zeros(256, dtype=np.int8)
+_TRACK_GROUP[[SpanKind.RUNTIME_CALL, SpanKind.DRIVER_CALL]] = 1
+_TRACK_GROUP[[*DEVICE_KINDS, SpanKind.SYNC]] = 2
 
 
 class Emitter:
@@ -71,12 +75,13 @@ class Emitter:
         constant number of ids apart.
         """
         keys = (
+            -rows["duration"],  # of ranges that start together, the outer one first
             rows["start"],
             rows["thread"],
             rows["stream"],
             rows["context"],
             rows["device"],
-            rows["kind"],
+            _TRACK_GROUP[rows["kind"]],
             trace,
             rows["process"],
         )
