@@ -16,14 +16,14 @@ import numpy.typing as npt
 from spanlite.archive.layout import INCOMING, KERNEL_MINUTES, LEDGER, TRACES
 from spanlite.archive.writer import SpanFileBuilder
 from spanlite.bucket import trace_hash
-from spanlite.codec import BatchView, read_header
+from spanlite.codec import BatchView, is_batch, read_header
 from spanlite.errors import WireError
 from spanlite.v1 import spanlite_pb2 as pb
 
-from spanlite_pipeline import decisions, dedup, pending, tables
+from spanlite_pipeline import decisions, dedup, lite, pending, tables
 from spanlite_pipeline.frames import DEAD_LETTER, Message, Output, file_output, table_output
-from spanlite_pipeline.ledger import Entry, LedgerCounts
-from spanlite_pipeline.lite import as_batch
+from spanlite_pipeline.ledger import Entry, LedgerCounts, count_arrival
+from spanlite_pipeline.lite import FULL, LiteBuffer
 from spanlite_pipeline.pending import Arrival, PendingBatch
 from spanlite_pipeline.rollups import RollUps
 from spanlite_pipeline.sampling import Budget, RuleSet
@@ -60,6 +60,7 @@ class Bucket:
             store, settings.decision_ttl_ms, settings.decision_limit
         )
         self._budget = Budget(settings.bucket_count)
+        self._lites = LiteBuffer(store, bucket, settings.bucket_count)
         self._pending: dict[int, PendingBatch] = {}
         self._open: list[Rows] = []  # the first is merged, the others came since
         self._rollups, self._counts, self._refused = RollUps(), LedgerCounts(), LedgerCounts()
@@ -73,7 +74,7 @@ class Bucket:
     @property
     def busy(self) -> bool:
         """Whether a flush would have anything to do, now or later."""
-        return bool(self._pending or self._refused)
+        return bool(self._pending or self._refused or len(self._lites))
 
     @property
     def open_spans(self) -> int:
@@ -84,9 +85,13 @@ class Bucket:
 
     def accept(self, message: Message, now_ms: int) -> list[Output]:
         """Take one message. Gives dead letters, and files where limits force a flush."""
-        spans = 0
+        if message.value and not is_batch(message.value):
+            self._lites.add(message)
+            return self._take_lites(now_ms) if len(self._lites) >= FULL else []
+        spans, raw = 0, message.value
         try:
-            raw = as_batch(message.value, self._settings.bucket_count)
+            if not raw:
+                raise WireError("empty", "a message without a value")
             header = read_header(raw)
             spans = header.span_count
             self._check(header)
@@ -101,15 +106,24 @@ class Bucket:
         self._admit(view, raw, lost, now_ms)
         return self.flush(now_ms) if self._over_limits() else []
 
+    def _take_lites(self, now_ms: int) -> list[Output]:
+        """Make batches of the messages of one span each; gives dead letters."""
+        if not len(self._lites):
+            return []
+        batches, bad = self._lites.take()
+        for raw in batches:
+            self._admit(BatchView(raw), raw, 0, now_ms)
+        for _, error in bad:
+            self._refuse(error.reason, 0)
+        return [(DEAD_LETTER, self._dead_letter(m, error, now_ms)) for m, error in bad]
+
     def _view(self, raw: bytes, header: pb.BatchHeader, lost: int) -> BatchView:
         try:
-            view = BatchView(raw)
-            _ = view.resource  # decoded late otherwise
+            return BatchView(raw)
         except WireError:
             # It did arrive, and no batch in the store will say so.
-            _count_arrival(self._refused, header, lost)
+            count_arrival(self._refused, header, lost)
             raise
-        return view
 
     def _check(self, header: pb.BatchHeader) -> None:
         if (header.bucket, header.bucket_count) != (self.bucket, self._settings.bucket_count):
@@ -183,7 +197,7 @@ class Bucket:
 
     def _count_batch(self, view: BatchView, lost: int) -> None:
         """Count a batch that no flush has counted yet."""
-        _count_arrival(self._counts, view.header, lost)
+        count_arrival(self._counts, view.header, lost)
         self._rollups.add(view, *_sender(view))
         job = self._settings.job
         self._counts.add(Entry("pipeline", job, "in", "", self.bucket), view.count, 1)
@@ -208,6 +222,8 @@ class Bucket:
         for key, value in entries.items():
             if key.startswith(dedup.PREFIX):
                 self._dedup.restore(key, value)
+            elif key.startswith(lite.PREFIX):
+                self._lites.restore(key, value)
         self._cache.restore({k: v for k, v in entries.items() if k.startswith(decisions.PREFIX)})
         numbers = [int(k[len(pending.PREFIX) :]) for k in entries if k.startswith(pending.PREFIX)]
         for number in sorted(numbers):
@@ -238,6 +254,7 @@ class Bucket:
 
     def flush(self, now_ms: int, drain: bool = False) -> list[Output]:
         """Decide traces that are due (all of them in a drain), and write what is decided."""
+        outputs = self._take_lites(now_ms)
         rows = merge([np.empty(0, ROW), *self._open])
         hashes = trace_hash(rows["low"], rows["high"])
         known, weights, policies = self._cache.find(hashes)
@@ -246,7 +263,7 @@ class Bucket:
         weights[due], policies[due] = np.where(verdict.kept, verdict.weight, 0.0), verdict.policy
         done = known | due
         self._cache.add(hashes[done], weights[done], policies[done], now_ms)
-        outputs = self._write(hashes[done], weights[done])
+        outputs += self._write(hashes[done], weights[done])
         outputs += self._trace_rows(rows, weights, policies, known, due)
         outputs += self._other_rows(now_ms)
         self._keep_open(rows[~done])
@@ -273,7 +290,7 @@ class Bucket:
             first_time = batch.number > self._counted
             each = batch.resolve(hashes, weights) if len(hashes) else None
             if each is not None and (each > 0).any():
-                kept += _add_rows(builder, batch, each)
+                kept += batch.write(builder, each)
                 if builder.rows >= MAX_FILE_ROWS:
                     outputs += self._files(builder)
             if each is not None or first_time:
@@ -367,29 +384,3 @@ def _sender(view: BatchView) -> tuple[str, str]:
     """(service, host) of a batch."""
     resource = view.resource
     return str(resource.get("service.name", "")), str(resource.get("host.name", ""))
-
-
-def _add_rows(builder: SpanFileBuilder, batch: PendingBatch, each: Array) -> int:
-    """Add the spans of traces whose weight in `each` is above 0; returns how many."""
-    view = BatchView(pending.unpack_raw(batch.entry))
-    weights = each[view.trace_index.astype(np.int64)]
-    rows = np.flatnonzero(weights > 0)
-    probability = view.header.sampling_probability
-    head = 1.0 / probability if 0.0 < probability < 1.0 else 1.0
-    builder.add(view, rows, weights[rows] * head)
-    return len(rows)
-
-
-def _count_arrival(counts: LedgerCounts, header: pb.BatchHeader, lost: int) -> None:
-    """Count on the hops before the pipeline; messages without a producer have none."""
-    spans, producer = header.span_count, header.producer
-    if not producer:
-        return
-    dropped = sum(drop.spans for drop in header.drops)
-    counts.add(Entry("collector", producer, "in"), spans + dropped)
-    counts.add(Entry("collector", producer, "out"), spans, 1)
-    for drop in header.drops:
-        counts.add(Entry("collector", producer, "dropped", drop.reason), drop.spans)
-    counts.add(Entry("wire", producer, "in"), spans + lost)
-    counts.add(Entry("wire", producer, "out"), spans, 1)
-    counts.add(Entry("wire", producer, "dropped", "lost"), lost)

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 from spanlite.archive.schema import LEDGER
+from spanlite.v1 import spanlite_pb2 as pb
 
 
 class Entry(NamedTuple):
@@ -75,3 +76,18 @@ class LedgerCounts:
 
 def _plain(kind: pa.DataType) -> pa.DataType:
     return kind.value_type if pa.types.is_dictionary(kind) else kind
+
+
+def count_arrival(counts: LedgerCounts, header: pb.BatchHeader, lost: int) -> None:
+    """Count on the hops before the pipeline; messages without a producer have none."""
+    spans, producer = header.span_count, header.producer
+    if not producer:
+        return
+    dropped = sum(drop.spans for drop in header.drops)
+    counts.add(Entry("collector", producer, "in"), spans + dropped)
+    counts.add(Entry("collector", producer, "out"), spans, 1)
+    for drop in header.drops:
+        counts.add(Entry("collector", producer, "dropped", drop.reason), drop.spans)
+    counts.add(Entry("wire", producer, "in"), spans + lost)
+    counts.add(Entry("wire", producer, "out"), spans, 1)
+    counts.add(Entry("wire", producer, "dropped", "lost"), lost)

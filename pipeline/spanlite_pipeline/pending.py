@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+from spanlite.archive.writer import SpanFileBuilder
 from spanlite.bucket import trace_hash
 from spanlite.codec import BatchView
 
@@ -104,3 +105,13 @@ class PendingBatch:
             return None
         self.resolved |= found
         return np.where(found, weights[at], -1.0)
+
+    def write(self, builder: SpanFileBuilder, each: Array) -> int:
+        """Add the spans of traces whose weight in `each` is above 0; returns how many."""
+        view = BatchView(unpack_raw(self.entry))
+        weights = each[view.trace_index.astype(np.int64)]
+        rows = np.flatnonzero(weights > 0)
+        probability = view.header.sampling_probability
+        head = 1.0 / probability if 0.0 < probability < 1.0 else 1.0
+        builder.add(view, rows, weights[rows] * head)
+        return len(rows)

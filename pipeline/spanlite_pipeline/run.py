@@ -25,6 +25,8 @@ from spanlite_pipeline.recovery import newest_checkpoint
 _WORKERS = "_python_worker_execution_mode"
 _POLL_S = 0.5
 _REPORT_S = 5.0
+#: What Flink says to a savepoint while tasks are still starting.
+_NOT_YET = "Not all required tasks are currently running"
 
 
 @dataclass(frozen=True)
@@ -124,13 +126,16 @@ class _Job:
         folder = f"{self._config.checkpoint_dir.rstrip('/')}/savepoints"
         path = ""
 
-        def finish() -> None:
+        def savepoint() -> None:
             nonlocal path
             path = str(client.stopWithSavepoint(drain, folder, formats.NATIVE).get())
-            self._result.get()
 
         client = self._client._j_job_client
-        failure = _reason(finish)
+        failure = _reason(savepoint)
+        while _NOT_YET in failure and not self._result.isDone():
+            time.sleep(_POLL_S)  # it is still starting
+            failure = _reason(savepoint)
+        failure = failure or _reason(self._result.get)
         self._ended = True
         if failure:
             raise ServiceError(
