@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 from spanlite_stack import Stack, StackInfo
+from spanlite_stack.stack import QUICK_START
 
 # A slow machine is no failure.
 settings.register_profile("spanlite", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -18,7 +19,7 @@ settings.load_profile("spanlite")
 @pytest.fixture(scope="session")
 def local_stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     """The session's broker as an object. Do not stop it: a chaos test makes its own `Stack`."""
-    stack = Stack(tmp_path_factory.mktemp("stack"))
+    stack = Stack(tmp_path_factory.mktemp("stack"), jvm_options=QUICK_START)
     stack.up()
     yield stack
     stack.remove()

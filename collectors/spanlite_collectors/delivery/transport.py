@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -24,6 +25,9 @@ _REJECTED = frozenset(
         KafkaError._VALUE_SERIALIZATION,
     }
 )
+#: Quiet unless the program sets up logging: what matters is in the metrics.
+_LOGGER = logging.getLogger("spanlite.kafka")
+_LOGGER.addHandler(logging.NullHandler())
 #: Wait this long before a new producer, so that a lasting fault does not spin.
 _REBUILD_AFTER_S = 1.0
 
@@ -107,7 +111,6 @@ class KafkaTransport:
             # The outbox limits what is on its way; the queue has room for twice that.
             "queue.buffering.max.kbytes": max(1 << 16, queue_bytes >> 9),
             "reconnect.backoff.max.ms": 500,
-            "log_level": 2,
             **(settings or {}),
         }
         self._partitions = 0
@@ -177,7 +180,7 @@ class KafkaTransport:
 
     def poll(self, listener: Listener) -> None:
         """Serve the producer and hand on what it reports."""
-        self._producer.poll(0)
+        self._serve()
         events, self._events = self._events, []
         for message, error in events:
             if error is None:
@@ -194,10 +197,17 @@ class KafkaTransport:
         """Drop the queue and the connections."""
         self._generation += 1
         self._producer.purge()
-        self._producer.poll(0)
+        self._serve()
 
     def _make(self) -> Producer:
-        return Producer({**self._config, "error_cb": self._on_error})
+        return Producer({**self._config, "error_cb": self._on_error}, logger=_LOGGER)
+
+    def _serve(self) -> None:
+        """Run the producer's callbacks. It raises when it has stopped for good."""
+        try:
+            self._producer.poll(0)
+        except KafkaException as error:
+            self._fail(error.args[0].str())
 
     def _on_error(self, error: KafkaError) -> None:
         if error.fatal():
