@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from confluent_kafka import KafkaException, Producer
 from spanlite.errors import ServiceError
-from spanlite.topics import RAW_TOPIC, bucket_key, partition_of
+from spanlite.topics import COMPRESSION, RAW_TOPIC, bucket_key, partition_of
 
 from spanlite_replay.plan import Plan
 from spanlite_replay.targets._messages import MessageSet, encode_all, make_messages
@@ -74,7 +74,7 @@ class KafkaTarget:
             "bootstrap.servers": self.bootstrap,
             "client.id": f"spanlite-replay/{self.replay_id}",
             "enable.idempotence": True,
-            "compression.type": "zstd",
+            **COMPRESSION,
             "linger.ms": 5,
             "message.max.bytes": 16 << 20,
             "message.timeout.ms": int(DRAIN_S * 1000),
