@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import random
 import signal
-import subprocess
-import sys
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -153,52 +151,38 @@ def test_damaged_file_is_named(archive: Archive, commit: Any, rows_of: Rows) -> 
         compact.compact(archive, NOW)
 
 
-_RUN = """
-import sys
-from spanlite.archive.compact import Policy, compact
-from spanlite.archive.layout import Archive
-print("ready", flush=True)
-sys.stdin.readline()
-compact(Archive.open(sys.argv[1]), Policy(grace_ns=0, keep_ns=0, leftover_ns=0))
-print("done", flush=True)
-"""
-
-
-def start_compaction(archive: Archive) -> subprocess.Popen[str]:
-    process = subprocess.Popen(
-        [sys.executable, "-c", _RUN, str(archive.root)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stdout is not None
-    assert process.stdout.readline() == "ready\n"
-    return process
-
-
-def go(process: subprocess.Popen[str]) -> None:
-    assert process.stdin is not None
-    process.stdin.write("go\n")
-    process.stdin.flush()
+@pytest.fixture(scope="module")
+def processes() -> Any:
+    """Processes that start in milliseconds, so that a kill may strike anywhere."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["spanlite.archive.compact"])
+    return context
 
 
 @pytest.mark.chaos
-def test_killed_at_random_and_run_again(archive: Archive, commit: Any, rows_of: Rows) -> None:
+def test_killed_at_random_and_run_again(
+    archive: Archive, commit: Any, rows_of: Rows, processes: Any
+) -> None:
     fill(archive, commit, rows_of, hours=2, parts=4)
-    expected, chance, kills = content(archive), random.Random(5), 0
-    for attempt in range(8):
-        process = start_compaction(archive)
-        go(process)
-        time.sleep(chance.uniform(0.0, 0.2))
-        process.send_signal(signal.SIGKILL)
-        output, _ = process.communicate()
-        kills += "done" not in output
+    expected, chance, killed = content(archive), random.Random(5), 0
+    longest_s = 0.4
+    for attempt in range(30):
+        process = processes.Process(target=compact.compact, args=(archive, NOW))
+        process.start()
+        process.join(chance.uniform(0.0, longest_s))
+        process.kill()
+        process.join()
+        if process.exitcode == 0:
+            longest_s *= 0.8  # a fast machine: strike earlier
+        killed += process.exitcode == -signal.SIGKILL
         assert content(archive) == expected, f"after kill {attempt}"
+        if killed == 8:
+            break
         # Something late, so that there is always work.
         rows = rows_of(3, 10, seed=1000 + attempt, start_ns=T0 + HOUR_NS * (attempt % 2))
         commit(archive, rows, f"late-{attempt}")
         expected = content(archive)
-    assert kills >= 2
+    assert killed > 0
     compact.compact(archive, NOW)
     assert content(archive) == expected
     assert parquet_below(archive.root / INCOMING) == []
@@ -206,41 +190,49 @@ def test_killed_at_random_and_run_again(archive: Archive, commit: Any, rows_of: 
 
 
 @pytest.mark.chaos
-def test_readers_during_compaction(archive: Archive, commit: Any, rows_of: Rows) -> None:
+def test_readers_during_compaction(
+    archive: Archive, commit: Any, rows_of: Rows, processes: Any
+) -> None:
     fill(archive, commit, rows_of, hours=2, parts=4)
-    expected, stop, wrong, reads = ids(archive), threading.Event(), [], 0
-
-    def read() -> None:
-        nonlocal reads
-        while not stop.is_set():
-            seen = ids(archive)
+    for round_ in range(2):
+        expected, reads = ids(archive), 0
+        assert set(expected.values()) == {1}
+        process = processes.Process(target=compact.compact, args=(archive, NOW))
+        process.start()
+        while process.is_alive() or reads == 0:
+            assert ids(archive) == expected
             reads += 1
-            if seen != expected:
-                wrong.append(seen)
+        process.join()
+        assert process.exitcode == 0
+        assert ids(archive) == expected
+        commit(archive, rows_of(6, 20, seed=500 + round_, start_ns=T0), f"late-{round_}")
 
-    reader = threading.Thread(target=read)
-    reader.start()
-    try:
-        for round_ in range(3):
-            process = start_compaction(archive)
-            go(process)
-            output, _ = process.communicate()
-            assert "done" in output
-            # The same spans, split anew into many files: a later hour's worth of work.
-            if round_ < 2:
-                before = reads
-                while reads < before + 2 and not wrong:
-                    time.sleep(0.01)
-                stop.set()
-                reader.join()
-                commit(archive, rows_of(6, 20, seed=500 + round_, start_ns=T0), f"late-{round_}")
-                expected = ids(archive)
-                stop.clear()
-                reader = threading.Thread(target=read)
-                reader.start()
-    finally:
-        stop.set()
-        reader.join()
-    assert not wrong
-    assert set(expected.values()) == {1}
-    assert reads > 4
+
+class _Slowly:
+    """Makes a reader's listing slow, so that a compaction fits in between its steps."""
+
+    def __init__(self, do: Callable[[], None]) -> None:
+        self.do, self.real = do, files.parquet_in
+
+    def __call__(self, folder: Path) -> list[str]:
+        names = self.real(folder)
+        files.parquet_in = self.real
+        self.do()
+        return names
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_compaction_between_the_steps_of_a_listing(
+    archive: Archive, commit: Any, rows_of: Rows, late: bool, monkeypatch: Any
+) -> None:
+    fill(archive, commit, rows_of, hours=1, parts=3)
+    if late:
+        compact.compact(archive, NOW)
+        commit(archive, rows_of(3, 10, seed=77, start_ns=T0), "late")
+    expected = ids(archive)
+    # `incoming/` has just been listed, then everything moves, then `spans/` is listed.
+    slow = _Slowly(lambda: compact.compact(archive, NOW) and None)
+    monkeypatch.setattr(files, "parquet_in", slow)
+    assert ids(archive) == expected
+    assert files.parquet_in is not slow
+    assert parquet_below(archive.root / INCOMING) == []
