@@ -11,7 +11,7 @@ from spanlite.errors import UsageError
 from spanlite.ids import format_trace_id, parse_trace_id
 from spanlite.timewindow import ALL_TIME, TimeWindow, format_time
 
-from spanlite_analytics.views import connect, plain_errors, quote
+from spanlite_analytics.views import quote, reading
 from spanlite_analytics.words import plural, time_words
 
 ID_DIGITS = 32
@@ -49,12 +49,7 @@ def _by_start(archive: Archive, digits: str, window: TimeWindow) -> str | None:
         f"SELECT trace_id FROM traces WHERE {condition} UNION "
         f"SELECT trace_id FROM spans WHERE {condition} ORDER BY 1 LIMIT {CANDIDATES + 1}"
     )
-    con = connect(archive, window)
-    try:
-        with plain_errors(archive):
-            ids = [row[0] for row in con.execute(sql).fetchall()]
-    finally:
-        con.close()
+    ids = reading(archive, window, lambda con: [row[0] for row in con.execute(sql).fetchall()])
     if len(ids) > 1:
         more = "\n  ..." if len(ids) > CANDIDATES else ""
         listed = "".join(f"\n  {i}" for i in ids[:CANDIDATES])
@@ -67,12 +62,7 @@ def _why_not(archive: Archive, trace_id: str, window: TimeWindow) -> str:
         "SELECT kept, policy, spans, start_ns, duration_ns, service, host FROM traces "
         f"WHERE trace_id = {quote(trace_id)}"
     )
-    con = connect(archive, window)
-    try:
-        with plain_errors(archive):
-            row = con.execute(sql).fetchone()
-    finally:
-        con.close()
+    row = reading(archive, window, lambda con: con.execute(sql).fetchone())
     if row is None:
         where = "" if window == ALL_TIME else f" in the window {window}"
         return (

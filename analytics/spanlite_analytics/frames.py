@@ -11,7 +11,7 @@ from spanlite.archive.reader import SCHEMAS
 from spanlite.errors import UsageError
 from spanlite.timewindow import TimeWindow, parse_time
 
-from spanlite_analytics.views import connect, plain_errors
+from spanlite_analytics.views import reading
 
 
 def _time(value: int | str | None) -> int | None:
@@ -51,10 +51,6 @@ def query(
 ) -> pd.DataFrame:
     """The rows of a statement over the views that `spanlite query` has."""
     opened = archive if isinstance(archive, Archive) else Archive.open(archive)
-    con = connect(opened, TimeWindow(_time(start), _time(end)))
-    try:
-        with plain_errors(opened):
-            frame: pd.DataFrame = con.sql(sql).df()
-            return frame
-    finally:
-        con.close()
+    window = TimeWindow(_time(start), _time(end))
+    frame: pd.DataFrame = reading(opened, window, lambda con: con.sql(sql).df())
+    return frame

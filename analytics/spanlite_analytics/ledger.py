@@ -15,7 +15,7 @@ from spanlite.archive.layout import Archive
 from spanlite.archive.reader import ArchiveReader
 from spanlite.timewindow import ALL_TIME, TimeWindow
 
-from spanlite_analytics.views import connect, plain_errors
+from spanlite_analytics.views import reading
 
 #: In the order of the data's way; a hop that is not listed comes last.
 HOPS = ("collector", "wire", "pipeline", "archive")
@@ -125,12 +125,7 @@ def _archive_hop(hops: dict[str, Hop], rows: int) -> Hop | None:
 
 def balance(archive: Archive, window: TimeWindow = ALL_TIME) -> Balance:
     """Sum the ledger up. Raises ArchiveError where a file cannot be read."""
-    con = connect(archive, window)
-    try:
-        with plain_errors(archive):
-            hops = _hops(con)
-    finally:
-        con.close()
+    hops = reading(archive, window, _hops)
     hop = None
     if window == ALL_TIME:
         hop = _archive_hop(hops, count_rows(archive))

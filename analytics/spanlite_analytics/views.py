@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import duckdb
 import pyarrow as pa
@@ -25,6 +25,9 @@ from spanlite.timewindow import ALL_TIME, TimeWindow
 #: Rows a batch when results leave DuckDB.
 BATCH_ROWS = 65_536
 NS_PER_MINUTE = 60_000_000_000
+#: How often files are listed anew before giving up; a compaction moves few at a time.
+ATTEMPTS = 5
+T = TypeVar("T")
 
 _HIVE = {
     SPANS: {"date": "DATE", "hour": "INTEGER", "bucket": "INTEGER"},
@@ -96,7 +99,13 @@ def _source(con: duckdb.DuckDBPyConnection, table: str, files: list[str]) -> str
 #: What DuckDB says of a Parquet file that is not what it should be, if it does not name it.
 _DAMAGE = ("ecompress", "TProtocol", "Parquet", "parquet", "IO Error")
 
+#: What it says of a file that was there when the files were listed.
+_VANISHED = ("No files found", "No such file")
 _ABOUT_THE_SQL = (duckdb.ParserException, duckdb.BinderException, duckdb.CatalogException)
+
+
+class FilesMovedError(ArchiveError):
+    """A compaction replaced files between listing and reading them: list them anew."""
 
 
 @contextmanager
@@ -109,6 +118,10 @@ def plain_errors(archive: Archive) -> Iterator[None]:
     except (duckdb.Error, pa.ArrowException) as error:
         # Once rows stream, DuckDB's errors arrive as Arrow's, so only the text tells.
         text = str(error).strip()
+        if any(word in text for word in _VANISHED) and str(archive.root) in text:
+            raise FilesMovedError(
+                f"files of '{archive.root}' were compacted while they were read; run it again"
+            ) from None
         if not isinstance(error, _ABOUT_THE_SQL) and _is_damage(archive, text):
             raise ArchiveError(
                 f"cannot read '{archive.root}': {text.splitlines()[0]}; "
@@ -142,6 +155,26 @@ def connect(archive: Archive, window: TimeWindow = ALL_TIME) -> duckdb.DuckDBPyC
                 rows = _ONE_ROW_A_TRACE
             con.execute(f"CREATE VIEW {table} AS SELECT *, {_ADDED[table]} FROM ({rows})")
     return con
+
+
+def reading(
+    archive: Archive, window: TimeWindow, work: Callable[[duckdb.DuckDBPyConnection], T]
+) -> T:
+    """Do the work on a database with the views, again where files moved meanwhile.
+
+    `work` must not have shown anything yet when it fails. DuckDB's errors become ours.
+    """
+    for attempt in range(ATTEMPTS):
+        con = connect(archive, window)
+        try:
+            with plain_errors(archive):
+                return work(con)
+        except FilesMovedError:
+            if attempt == ATTEMPTS - 1:
+                raise
+        finally:
+            con.close()
+    raise AssertionError("unreachable")
 
 
 def arrow_batches(

@@ -16,7 +16,7 @@ from spanlite.timewindow import add_window_arguments, window_of
 
 from spanlite_analytics.output import TEXT_WRITERS, write_parquet
 from spanlite_analytics.statements import check_reads_only
-from spanlite_analytics.views import arrow_batches, connect, plain_errors
+from spanlite_analytics.views import arrow_batches, reading
 
 _HELP = """views: spans, traces, kernel_minutes, ledger (and trace_rows, as written).
 `spanlite query "DESCRIBE spans"` lists columns.
@@ -51,14 +51,13 @@ class QueryCommand:
         if args.format == "parquet" and not args.output:
             raise UsageError("--format parquet needs --output PATH")
         archive = Archive.open(archive_of(args))
-        con = connect(archive, window_of(args))
-        try:
-            with plain_errors(archive):
-                reader = _run(con, sql)
-                if reader is not None and reader.schema.names:
-                    _write(reader, args.format, args.output)
-        finally:
-            con.close()
+
+        def work(con: duckdb.DuckDBPyConnection) -> None:
+            reader = _run(con, sql)
+            if reader is not None and reader.schema.names:
+                _write(reader, args.format, args.output)
+
+        reading(archive, window_of(args), work)
         return 0
 
 

@@ -19,7 +19,7 @@ from spanlite.kinds import DEVICE_KINDS, kind_word
 from spanlite_analytics.intervals import I64
 from spanlite_analytics.report.source import NUMBER_AT_END, Source
 from spanlite_analytics.tree import NO_ROW, nearest_ancestor, parent_rows, self_times
-from spanlite_analytics.views import arrow_batches, plain_errors
+from spanlite_analytics.views import arrow_batches
 
 #: Spans worked on at once: about 1 GB of memory. A bucket with more is read in parts.
 CHUNK_SPANS = 4_000_000
@@ -63,10 +63,9 @@ def _chunks(source: Source) -> Iterator[pa.Table]:
             where = f"bucket = {bucket}"
             if parts > 1:
                 where += f" AND hash(trace_id) % {parts} = {part}"
-            with plain_errors(source.archive):
-                rows = arrow_batches(source.con, f"SELECT {_COLUMNS} FROM r_spans WHERE {where}")
-                assert rows is not None
-                yield rows.read_all()
+            rows = arrow_batches(source.con, f"SELECT {_COLUMNS} FROM r_spans WHERE {where}")
+            assert rows is not None
+            yield rows.read_all()
 
 
 def _integers(table: pa.Table, name: str) -> I64:

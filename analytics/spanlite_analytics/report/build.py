@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
+import duckdb
 import pandas as pd
 from spanlite.archive.layout import Archive
 from spanlite.errors import UsageError
@@ -14,6 +15,7 @@ from spanlite.timewindow import ALL_TIME, TimeWindow
 from spanlite_analytics.report import stages, tables
 from spanlite_analytics.report.attribution import attribute
 from spanlite_analytics.report.source import DEVICE_LIST, Filters, Source
+from spanlite_analytics.views import reading
 
 SLOWEST = 100
 
@@ -141,7 +143,9 @@ def build_report(
     if unknown := sorted(set(only) - set(TITLES)):
         raise UsageError(f"no section '{unknown[0]}'; there are {', '.join(TITLES)}")
     wanted = [key for key in TITLES if not only or key in only]
-    with Source(archive, window, filters) as source:
+
+    def work(con: duckdb.DuckDBPyConnection) -> tuple[dict[str, Any], tuple[Section, ...]]:
+        source = Source(con, archive, window, filters)
         on_section("overview")
         overview = _overview(source)
         frames = {}
@@ -152,5 +156,7 @@ def build_report(
         on_section("stages")
         frames |= _from_attribution(source, wanted)
         notes = _notes(source, overview)
-    sections = tuple(Section(k, TITLES[k], frames[k], notes.get(k, "")) for k in wanted)
+        return overview, tuple(Section(k, TITLES[k], frames[k], notes.get(k, "")) for k in wanted)
+
+    overview, sections = reading(archive, window, work)
     return Report(archive, window, filters or Filters(), overview, sections)

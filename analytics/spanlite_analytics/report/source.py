@@ -8,7 +8,6 @@ sampling weights; `exact_minutes` and `exact_traces` say which.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any
 
 import duckdb
@@ -17,7 +16,7 @@ from spanlite.archive.layout import Archive
 from spanlite.kinds import DEVICE_KINDS, kind_word
 from spanlite.timewindow import ALL_TIME, TimeWindow
 
-from spanlite_analytics.views import NS_PER_MINUTE, connect, plain_errors, quote
+from spanlite_analytics.views import NS_PER_MINUTE, quote
 
 #: SQL list of the kinds whose time is spent on a device.
 DEVICE_LIST = ", ".join(quote(kind_word(kind)) for kind in DEVICE_KINDS)
@@ -65,12 +64,15 @@ class Source:
     """A database with `r_spans`, `r_traces` (one weight `w` a row) and `r_minutes`."""
 
     def __init__(
-        self, archive: Archive, window: TimeWindow = ALL_TIME, filters: Filters | None = None
+        self,
+        con: duckdb.DuckDBPyConnection,
+        archive: Archive,
+        window: TimeWindow = ALL_TIME,
+        filters: Filters | None = None,
     ) -> None:
-        self.archive, self.window, self.filters = archive, window, filters or Filters()
-        self.con: duckdb.DuckDBPyConnection = connect(archive, window)
-        with plain_errors(archive):
-            self._make_views(self.filters.sql())
+        self.con, self.archive, self.window = con, archive, window
+        self.filters = filters or Filters()
+        self._make_views(self.filters.sql())
 
     def _make_views(self, where: str) -> None:
         run = self.con.execute
@@ -88,21 +90,10 @@ class Source:
             f"coalesce(root_kind, '') AS root_word {traces} WHERE {where}"
         )
 
-    def __enter__(self) -> Source:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.con.close()
-
     def frame(self, sql: str) -> pd.DataFrame:
         """The rows of a query."""
-        with plain_errors(self.archive):
-            return self.con.execute(sql).df()
+        found: pd.DataFrame = self.con.execute(sql).df()
+        return found
 
     def value(self, sql: str) -> Any:
         """The single value of a query."""
