@@ -36,7 +36,7 @@ from spanlite_replay.targets.dry import DryTarget
 from spanlite_replay.transforms import check_ratio
 
 #: How fast batches are encoded, at worst, so that a replay "from now" starts when ready.
-ENCODE_SPANS_PER_S = 250_000
+ENCODE_SPANS_PER_S = 150_000
 _REPLAY_ID = re.compile(r"[A-Za-z0-9._:/-]{1,100}")
 _EPILOG = """\
 transforms, always in this order: window, sample whole traces, gap cap, speed, shift, QPS
