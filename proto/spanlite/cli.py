@@ -6,8 +6,11 @@ import argparse
 import os
 import signal
 import sys
-from collections.abc import Iterable, Sequence
+import threading
+import traceback
+from collections.abc import Callable, Iterable, Sequence
 from importlib.metadata import EntryPoint, entry_points, version
+from types import FrameType
 from typing import Protocol
 
 from spanlite.errors import SpanLiteError
@@ -15,6 +18,9 @@ from spanlite.errors import SpanLiteError
 GROUP = "spanlite.commands"
 #: 128 + SIGINT, as shells expect of a command that Ctrl-C ended.
 INTERRUPTED = 130
+#: EX_SOFTWARE of sysexits.h.
+INTERNAL_ERROR = 70
+DEBUG_VARIABLE = "SPANLITE_DEBUG"
 
 
 class Command(Protocol):
@@ -70,11 +76,9 @@ def build_parser(chosen: str | None, points: dict[str, EntryPoint]) -> argparse.
 def main(argv: Sequence[str] | None = None) -> int:
     """Run `spanlite ARGV`; returns the exit code and never shows a traceback."""
     argv = list(sys.argv[1:] if argv is None else argv)
-    points = find_commands()
-    chosen = next((word for word in argv if not word.startswith("-")), None)
-    args = build_parser(chosen, points).parse_args(argv)
+    interrupted = _note_interrupts()
     try:
-        return int(args.run(args))
+        return _run(argv)
     except SpanLiteError as error:
         print(f"spanlite: {error}", file=sys.stderr)
         return error.exit_code
@@ -85,6 +89,47 @@ def main(argv: Sequence[str] | None = None) -> int:
         # The reader (`| head`) has gone; say nothing, as other tools do.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + signal.SIGPIPE
+    except Exception as error:
+        if interrupted():
+            # Ctrl-C while a library is being imported comes out as any error at all.
+            print("spanlite: interrupted", file=sys.stderr)
+            return INTERRUPTED
+        return _report_fault(error)
+
+
+def _run(argv: list[str]) -> int:
+    points = find_commands()
+    chosen = next((word for word in argv if not word.startswith("-")), None)
+    args = build_parser(chosen, points).parse_args(argv)
+    return int(args.run(args))
+
+
+def _note_interrupts() -> Callable[[], bool]:
+    """Let Ctrl-C work as ever, and remember that it came."""
+    seen: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        return lambda: False
+    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        return lambda: False
+
+    def note(number: int, frame: FrameType | None) -> None:
+        seen.append(number)
+        signal.default_int_handler(number, frame)
+
+    signal.signal(signal.SIGINT, note)
+    return lambda: bool(seen)
+
+
+def _report_fault(error: Exception) -> int:
+    """A fault of ours: one line, and where to find the rest."""
+    if os.environ.get(DEBUG_VARIABLE):
+        traceback.print_exc()
+    print(
+        f"spanlite: internal error: {type(error).__name__}: {error}\n"
+        f"spanlite: set {DEBUG_VARIABLE}=1 to see where, and please report it",
+        file=sys.stderr,
+    )
+    return INTERNAL_ERROR
 
 
 if __name__ == "__main__":
