@@ -247,7 +247,7 @@ def _machine(meta: Mapping[str, Any]) -> dict[str, Any]:
         for key in ("rank", "world_size"):
             if isinstance(group.get(key), int):
                 out[f"distributed.{key}"] = group[key]
-    for key in ("cuda_driver_version", "cuda_runtime_version", "trace_id", "traceName"):
+    for key in ("cuda_driver_version", "cuda_runtime_version", "trace_id"):
         if isinstance(meta.get(key), int | str):
             out[f"kineto.{key}"] = meta[key]
     return out
