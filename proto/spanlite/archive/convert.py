@@ -70,7 +70,7 @@ def _sender_codes(senders: pa.Table) -> npt.NDArray[np.int64]:
 
 def spans_of(table: pa.Table) -> pa.RecordBatch:
     """The rows in SPAN_SCHEMA; what belongs to the sender (resource, clock) is left out."""
-    low, high = _trace_ids(_as_dictionary(table.column("trace_id")))
+    low, high = trace_id_halves(table.column("trace_id"))
     arrays: dict[str, pa.Array] = {
         "trace_id_low": pa.array(low),
         "trace_id_high": pa.array(high),
@@ -105,6 +105,11 @@ def _per_word(column: pa.DictionaryArray, value: Callable[[str], int], none: int
     values: Array = np.array([*map(value, column.dictionary.to_pylist()), none])
     codes: Array = column.indices.fill_null(len(values) - 1).to_numpy()
     return values[codes]
+
+
+def trace_id_halves(column: pa.ChunkedArray) -> tuple[Array, Array]:
+    """Low and high halves of a trace_id column, uint64 of shape (rows,) each."""
+    return _trace_ids(_as_dictionary(column))
 
 
 def _trace_ids(column: pa.DictionaryArray) -> tuple[Array, Array]:

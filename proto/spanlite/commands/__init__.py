@@ -1,0 +1,1 @@
+"""Subcommands of `spanlite` that every installation has."""
