@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from confluent_kafka import KafkaError, KafkaException, Producer
-from spanlite.topics import RAW_TOPIC, bucket_key, partition_of
+from spanlite.topics import COMPRESSION, RAW_TOPIC, bucket_key, partition_of
 
 from spanlite_collectors.delivery.spool import Entry
 
@@ -25,7 +25,7 @@ _REJECTED = frozenset(
         KafkaError._VALUE_SERIALIZATION,
     }
 )
-#: Quiet unless the program sets up logging: what matters is in the metrics.
+#: Quiet unless the program sets up logging.
 _LOGGER = logging.getLogger("spanlite.kafka")
 _LOGGER.addHandler(logging.NullHandler())
 #: Wait this long before a new producer, so that a lasting fault does not spin.
@@ -104,13 +104,15 @@ class KafkaTransport:
             "enable.idempotence": True,
             "enable.gapless.guarantee": True,
             "acks": "all",
-            "compression.type": "zstd",
+            **COMPRESSION,
             "linger.ms": 5,
             "message.timeout.ms": 0,
             "message.max.bytes": MAX_MESSAGE_BYTES,
             # The outbox limits what is on its way; the queue has room for twice that.
             "queue.buffering.max.kbytes": max(1 << 16, queue_bytes >> 9),
             "reconnect.backoff.max.ms": 500,
+            # A broker that is away is in the metrics, not 2 lines a second in the log.
+            "log_level": 0,
             **(settings or {}),
         }
         self._partitions = 0
