@@ -21,6 +21,14 @@ class TopicOffsets:
         )
         self._topic = topic
 
+    def rewind(self) -> None:
+        """Say that the group has read nothing: a job that starts anew starts at the start."""
+        topics = self._consumer.list_topics(self._topic, timeout=_TIMEOUT_S).topics
+        places = [TopicPartition(self._topic, p) for p in topics[self._topic].partitions]
+        for place in places:
+            place.offset, _ = self._consumer.get_watermark_offsets(place, timeout=_TIMEOUT_S)
+        self._consumer.commit(offsets=places, asynchronous=False)
+
     def lag(self) -> tuple[int, int] | None:
         """(messages not committed yet, end offsets summed); None while the broker is away.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import hashlib
 import re
 from pathlib import Path
 
@@ -42,7 +43,7 @@ def add_job_arguments(parser: argparse.ArgumentParser) -> None:
     add("--rules", metavar="FILE", help="tail-sampling rules in YAML (default: keep everything)")
     add("--topic", default=RAW_TOPIC, help="topic to read (default: %(default)s)")
     add("--dead-topic", default=DEAD_TOPIC, help="topic of unreadable messages")
-    add("--group", default="spanlite-pipeline", help="Kafka consumer group")
+    add("--group", help="Kafka consumer group, which shows the lag (default: one an archive)")
     add("--parallelism", type=int, default=2, metavar="N", help="slots (default: %(default)s)")
     add("--buckets", type=int, metavar="N", help="of a new archive (default: 64)")
     add("--checkpoint-dir", metavar="DIR", help=f"default: ARCHIVE/{JOB_FOLDER}")
@@ -95,7 +96,7 @@ def job_config(args: argparse.Namespace) -> JobConfig:
         bootstrap=bootstrap_of(args),
         checkpoint_dir=args.checkpoint_dir or f"{archive.rstrip('/')}/{JOB_FOLDER}",
         bucket=bucket,
-        group=args.group,
+        group=args.group or _group(archive),
         dead_topic=args.dead_topic,
         parallelism=args.parallelism,
         max_parallelism=max(128, buckets),
@@ -104,6 +105,11 @@ def job_config(args: argparse.Namespace) -> JobConfig:
         restart_attempts=args.restarts,
         flink=tuple(_setting(text) for text in args.flink),
     )
+
+
+def _group(archive: str) -> str:
+    place = archive if "://" in archive else str(Path(archive).absolute())
+    return f"spanlite-pipeline-{hashlib.blake2b(place.encode(), digest_size=4).hexdigest()}"
 
 
 def _rules_text(path: str | None) -> str:

@@ -63,8 +63,10 @@ def run_local(
         preflight.check_fresh(config.archive)
     _prepare_process(config)
     port = free_port()
-    job = _Job(config, restored, port)
     offsets = TopicOffsets(config.bootstrap, config.group, config.bucket.topic)
+    if restored is None:
+        offsets.rewind()
+    job = _Job(config, restored, port)
     try:
         watch = _Watch(job, offsets, JobMetrics(port, job.id), until_idle_s, say)
         drain = watch.wait(stop or threading.Event())

@@ -6,11 +6,7 @@ from typing import Any
 
 from pyflink.common import Types, WatermarkStrategy
 from pyflink.datastream import DataStream, KeyedStream, StreamExecutionEnvironment
-from pyflink.datastream.connectors.kafka import (
-    KafkaOffsetResetStrategy,
-    KafkaOffsetsInitializer,
-    KafkaSource,
-)
+from pyflink.datastream.connectors.kafka import KafkaOffsetsInitializer, KafkaSource
 from pyflink.java_gateway import get_gateway
 
 BYTES = Types.PRIMITIVE_ARRAY(Types.BYTE())
@@ -24,10 +20,11 @@ def flink_keys(buckets: int, max_parallelism: int) -> list[int]:
 def kafka_source(
     bootstrap: str, topic: str, group: str, buckets: int, max_parallelism: int
 ) -> KafkaSource:
-    """Raw messages from the group's offsets, else from the start; unbounded.
+    """Raw messages from the start of the topic; unbounded.
 
     Each comes with its Flink key, and framed with its bucket and place. A restored job
-    goes on from the offsets in its checkpoint instead.
+    goes on from the offsets in its checkpoint instead; the group's offsets only tell others
+    how far it has come.
     """
     reader = get_gateway().jvm.io.spanlite.flink.MessageReader(buckets, max_parallelism)
     builder = (
@@ -35,9 +32,7 @@ def kafka_source(
         .set_bootstrap_servers(bootstrap)
         .set_topics(topic)
         .set_group_id(group)
-        .set_starting_offsets(
-            KafkaOffsetsInitializer.committed_offsets(KafkaOffsetResetStrategy.EARLIEST)
-        )
+        .set_starting_offsets(KafkaOffsetsInitializer.earliest())
         .set_property("partition.discovery.interval.ms", "30000")
         # Batches are large; the defaults (1 MiB a partition) fetch a few messages at a time.
         .set_property("max.partition.fetch.bytes", str(8 << 20))

@@ -29,7 +29,7 @@ public final class Buckets {
     }
 
     /** The bucket of a SpanBatch (from its header) or of a SpanLite (from its trace id); 0 where unreadable. */
-    static int ofMessage(byte[] value, int buckets) {
+    public static int ofMessage(byte[] value, int buckets) {
         try {
             return (value.length > 0 && value[0] == 0x0A) ? ofBatch(value, buckets) : ofSpan(value, buckets);
         } catch (RuntimeException unreadable) {
