@@ -34,15 +34,20 @@ _PHYSICAL = {"int32": 1, "int64": 2, "double": 5, "string": 6}
 
 @dataclass(frozen=True)
 class Effort:
-    """How hard to press."""
+    """How hard to press.
+
+    `tries_dictionary`: also try a dictionary for numbers that are mostly distinct, such as
+    durations, and keep what is smaller.
+    """
 
     zstd_level: int
+    tries_dictionary: bool = False
 
 
 #: For the job, which must keep up with the spans.
 FAST = Effort(zstd_level=1)
 #: For compaction, which runs once an hour.
-THOROUGH = Effort(zstd_level=12)
+THOROUGH = Effort(zstd_level=9, tries_dictionary=True)
 
 
 @dataclass(frozen=True)
@@ -77,12 +82,20 @@ class SpanFileStream:
             leaves = [
                 leaf
                 for item in SPANS
-                for leaf in _leaves(item, rows_of(columns[item.name], rows), self._codec)
+                for leaf in self._leaves(item, rows_of(columns[item.name], rows))
             ]
             self._groups.append(_row_group(leaves, rows.stop - rows.start, self._at))
             for leaf in leaves:
                 self._put(leaf.pages.data)
         self.rows += count
+
+    def _leaves(self, item: pa.Field, column: Column) -> Iterator[_Leaf]:
+        if isinstance(column, (Coded, Sited)):
+            yield _coded_leaf(item, column, self._codec)
+        elif isinstance(column, Numbers):
+            yield _numbers_leaf(item, column, self._codec, self._effort)
+        else:
+            yield from _link_leaves(item, column, self._codec)
 
     def close(self, metadata: Mapping[bytes, bytes] | None = None) -> int:
         """Write the footer; returns the size in bytes. The file itself stays open."""
@@ -98,15 +111,6 @@ def write_columns(columns: Mapping[str, Column], count: int, effort: Effort) -> 
     stream.add(columns, count)
     stream.close()
     return sink.getvalue()
-
-
-def _leaves(item: pa.Field, column: Column, codec: pa.Codec) -> Iterator[_Leaf]:
-    if isinstance(column, (Coded, Sited)):
-        yield _coded_leaf(item, column, codec)
-    elif isinstance(column, Numbers):
-        yield _numbers_leaf(item, column, codec)
-    else:
-        yield from _link_leaves(item, column, codec)
 
 
 def _physical(kind: pa.DataType) -> int:
@@ -146,7 +150,7 @@ def _wide_run(codes: Array) -> bytes:
     return b"\x20" + pages.run(0, len(codes))[:-1] + int(codes[0]).to_bytes(4, "little")
 
 
-def _numbers_leaf(item: pa.Field, column: Numbers, codec: pa.Codec) -> _Leaf:
+def _numbers_leaf(item: pa.Field, column: Numbers, codec: pa.Codec, effort: Effort) -> _Leaf:
     values, valid, count = column.values, column.valid, len(column.values)
     levels = b""
     if item.nullable:
@@ -158,7 +162,24 @@ def _numbers_leaf(item: pa.Field, column: Numbers, codec: pa.Codec) -> _Leaf:
     body = pages.plain(values) if is_float else pages.delta(values)
     encoding = pages.PLAIN if is_float else pages.DELTA_BINARY_PACKED
     done = pages.chunk(levels, body, encoding, count, codec)
+    if effort.tries_dictionary and (other := _as_dictionary(levels, values, count, codec)):
+        done = min(done, other, key=lambda pages: len(pages.data))
     return _Leaf((item.name,), _physical(item.type), done, _extremes(item.name, column))
+
+
+def _as_dictionary(levels: bytes, values: Array, count: int, codec: pa.Codec) -> Pages | None:
+    """The chunk with a dictionary in order of value, or None where that cannot pay."""
+    encoded = pa.array(values).dictionary_encode()
+    words = encoded.dictionary.to_numpy()
+    if len(words) > min(len(values) // 2, 1 << 16):
+        return None
+    order = np.argsort(words)
+    rank = np.empty(len(words), _index_type(len(words)))
+    rank[order] = np.arange(len(words))
+    codes = rank[encoded.indices.to_numpy()]
+    page = (pages.plain(words[order]), len(words))
+    body = _indexes(codes, len(words))
+    return pages.chunk(levels, body, pages.RLE_DICTIONARY, count, codec, page)
 
 
 def _extremes(name: str, column: Coded | Sited | Numbers) -> tuple[bytes, bytes] | None:
