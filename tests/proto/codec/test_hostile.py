@@ -76,7 +76,7 @@ def test_every_truncation() -> None:
 def test_flipped_bits() -> None:
     data = message().SerializeToString()
     for at in range(len(data)):
-        for bit in (0, 1, 3, 6, 7):
+        for bit in (0, 6):
             check(data[:at] + bytes([data[at] ^ 1 << bit]) + data[at + 1 :])
 
 
