@@ -125,10 +125,11 @@ class KafkaSink:
         if self._closing.is_set():
             return
         with self._changed:
-            self._block = False
+            # A daemon that is told to stop does not wait for a broker that is away.
+            patient, self._block = self._block, False
             self._send(list(self._batcher.take_all()))
             self._send_drops()
-            self._wait_delivered(timeout_s)
+            self._wait_delivered(timeout_s, patient)
         self._closing.set()
         self._thread.join()
         try:
@@ -219,10 +220,10 @@ class KafkaSink:
             self._drops[reason] += spans
             self._numbering.drop(reason, spans)
 
-    def _wait_delivered(self, timeout_s: float) -> None:
+    def _wait_delivered(self, timeout_s: float, patient: bool) -> None:
         deadline = time.monotonic() + timeout_s
-        while not self._outbox.idle and time.monotonic() < deadline:
-            if self._outbox.spool is not None and self._outbox.stalled:
+        while not self._outbox.idle and time.monotonic() < deadline and self._fault is None:
+            if self._outbox.spool is not None and self._outbox.stalled and not patient:
                 return
             self._wait()
 
