@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -19,18 +18,19 @@ from spanlite.archive._columns import (
     code_dtype,
     concat,
     constant,
-    encode_runs,
+    encode,
     is_constant,
-    merge_coded,
     take,
 )
 from spanlite.archive._sites import (
     SITE_NUMBERS,
     Column,
     Sited,
+    SiteRows,
     SiteTable,
     merge_sites,
     site_numbers,
+    site_values,
     site_words,
 )
 from spanlite.codec import BatchView
@@ -80,11 +80,6 @@ class Piece:
         """The chosen rows of one of the batch's columns."""
         return take(self.view.column(name), self.rows)
 
-    @cached_property
-    def resource(self) -> dict[str, Any]:
-        """The batch's resource attributes."""
-        return self.view.resource
-
 
 class Rows:
     """The rows of some pieces, sorted by trace_id, start_ns, span_id."""
@@ -112,8 +107,7 @@ class Rows:
         out.update(self._site_columns(pool))
         out.update(self._senders())
         out["links"] = self._links()
-        weights = [piece.weights for piece in self._pieces]
-        out["sampling_weight"] = self._coded(weights, None) or Numbers(self._place(weights))
+        out["sampling_weight"] = encode(self._place([piece.weights for piece in self._pieces]))
         return out
 
     def _gather(self, name: str) -> Array:
@@ -121,16 +115,6 @@ class Rows:
 
     def _place(self, parts: Sequence[Array]) -> Array:
         return take(concat(parts), self._order)
-
-    def _coded(self, parts: Sequence[Array], none: int | None) -> Coded | None:
-        encoded = []
-        for part in parts:
-            pair = encode_runs(part)
-            if pair is None:
-                return None
-            encoded.append(pair)
-        merged = merge_coded(encoded, none)
-        return merged and merged.rows(self._order)
 
     def _attributes(self, pool: pa.DictionaryArray) -> Coded:
         kind = code_dtype(len(pool.dictionary))
@@ -162,49 +146,55 @@ class Rows:
             out[name] = site_numbers(table, name, np.int32, no_launch)
         return out
 
-    def _per_piece(self, value: Callable[[Piece], Any]) -> list[Array]:
-        return [constant(value(p), n) for p, n in zip(self._pieces, self.sizes, strict=True)]
-
-    def _sender_words(self, value: Callable[[Piece], str | None]) -> Coded:
-        words: dict[str, int] = {}
-
-        def code(piece: Piece) -> np.int32:
-            word = value(piece)
-            return np.int32(-1 if word is None else words.setdefault(word, len(words)))
-
-        codes = self._place(self._per_piece(code))
-        return Coded(codes, pa.array(list(words), pa.string()))
-
-    def _sender_numbers(self, value: Callable[[Piece], Any], none: int | None = None) -> Column:
-        coded = self._coded(self._per_piece(value), none)
-        return coded or numbers(self._place(self._per_piece(value)), np.int64, none)
-
     def _senders(self) -> dict[str, Column]:
-        return {
-            "service": self._sender_words(lambda p: text_of(p.resource, "service.name")),
-            "host": self._sender_words(lambda p: text_of(p.resource, "host.name")),
-            "process_id": self._sender_numbers(lambda p: np.int64(process_id(p.resource)), 0),
-            "resource": self._sender_words(lambda p: resource_text(p.resource)),
-            "replay_id": self._sender_words(
-                lambda p: text_of(p.resource, REPLAY_ATTRIBUTE) or None
-            ),
-            "clock_offset_ns": self._sender_numbers(
-                lambda p: np.int64(p.view.header.clock_offset_ns)
-            ),
-            "clock_uncertainty_ns": self._sender_numbers(
-                lambda p: np.uint64(p.view.header.clock_uncertainty_ns).astype(np.int64)
-            ),
+        """Columns of who sent the spans: a few senders, looked up by number."""
+        keys = [sender_of(piece.view) for piece in self._pieces]
+        numbers = {key: number for number, key in enumerate(dict.fromkeys(keys))}
+        codes = [constant(np.int64(numbers[k]), n) for k, n in zip(keys, self.sizes, strict=True)]
+        rows = SiteRows(np.ascontiguousarray(self._place(codes)), len(numbers))
+        resources = [json.loads(resource) for resource, *_ in numbers]
+        table: dict[str, list[Any]] = {
+            "service": [text_of(resource, "service.name") for resource in resources],
+            "host": [text_of(resource, "host.name") for resource in resources],
+            "process_id": [process_id(resource) for resource in resources],
+            "resource": [resource for resource, *_ in numbers],
+            "replay_id": [text_of(resource, REPLAY_ATTRIBUTE) or None for resource in resources],
+            "clock_offset_ns": [offset for _, offset, _ in numbers],
+            "clock_uncertainty_ns": [uncertainty for *_, uncertainty in numbers],
         }
+        return {name: site_values(rows, values) for name, values in table.items()}
 
     def _links(self) -> pa.Array:
-        parts = [archive_links(piece.view, piece.rows) for piece in self._pieces]
-        if all(part is None for part in parts):
+        """All links, in the order of the rows; null where a span has none."""
+        place = np.empty(len(self), np.int64)
+        place[self._order] = np.arange(len(self))
+        tables, base = [], 0
+        for piece, size in zip(self._pieces, self.sizes, strict=True):
+            table = piece.view.link_table()
+            if len(table[0]):
+                at = _picked(table[0], piece.rows, piece.view.count)
+                tables.append((np.where(at < 0, -1, place[at + base]), *table[1:]))
+            base += size
+        if not tables:
             return pa.nulls(len(self), LINKS)
-        arrays = [
-            pa.nulls(size, LINKS) if part is None else part
-            for part, size in zip(parts, self.sizes, strict=True)
-        ]
-        return pa.concat_arrays(arrays).take(pa.array(self._order))
+        columns = [np.concatenate(parts) for parts in zip(*tables, strict=True)]
+        return links_array(len(self), *columns)
+
+
+def sender_of(view: BatchView) -> tuple[str, int, int]:
+    """What a batch says of its sender: resource as text, clock offset and uncertainty in ns."""
+    header = view.header
+    uncertainty = int(np.uint64(header.clock_uncertainty_ns).astype(np.int64))
+    return resource_text(view.resource), header.clock_offset_ns, uncertainty
+
+
+def _picked(rows: Array, picks: Array | None, count: int) -> Array:
+    """Where rows of a batch are among the picked ones, -1 where they are not."""
+    if picks is None:
+        return rows
+    where = np.full(count, -1)
+    where[picks] = np.arange(len(picks))
+    return where[rows]
 
 
 LINKS = pa.list_(
@@ -217,21 +207,18 @@ LINKS = pa.list_(
 )
 
 
-def archive_links(view: BatchView, rows: Array | None) -> pa.ListArray | None:
-    """The links as the archive holds them, or None where there is none."""
-    links = view.links(rows)
-    if links is None:
-        return None
-    flat = links.flatten()
-    words = hex_words(flat.field("trace_id_low").to_numpy(), flat.field("trace_id_high").to_numpy())
-    values = pa.StructArray.from_arrays(
-        [words, flat.field("span_id").view(pa.int64())], fields=list(LINKS.value_type)
-    )
-    counts = links.value_lengths().fill_null(0).to_numpy()
+def links_array(count: int, at: Array, low: Array, high: Array, span_id: Array) -> pa.ListArray:
+    """Links of the rows `at` (below 0: left out) as a column of `count` rows."""
+    order = np.argsort(at, kind="stable")
+    order = order[np.searchsorted(at[order], 0) :]
+    counts = np.bincount(at[order], minlength=count)
     offsets = np.concatenate(([0], np.cumsum(counts))).astype(np.int32)
-    return pa.ListArray.from_arrays(
-        pa.array(offsets, mask=np.append(counts == 0, False)), values, type=LINKS
+    words = hex_words(low[order], high[order])
+    values = pa.StructArray.from_arrays(
+        [words, pa.array(span_id[order].view(np.int64))], fields=list(LINKS.value_type)
     )
+    nulls = np.append(counts == 0, False)
+    return pa.ListArray.from_arrays(pa.array(offsets, mask=nulls), values, type=LINKS)
 
 
 def take_table(table: Array, code: Array) -> Array:
@@ -267,12 +254,12 @@ def text_of(resource: dict[str, Any], key: str) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
-def process_id(resource: dict[str, Any]) -> int:
-    """`process.pid` where it is an integer that fits, else 0."""
+def process_id(resource: dict[str, Any]) -> int | None:
+    """`process.pid` where it is an integer that fits and is not 0, else None."""
     value = resource.get("process.pid")
     if not isinstance(value, int) or isinstance(value, bool):
-        return 0
-    return value if -(2**63) <= value < 2**63 else 0
+        return None
+    return value if value and -(2**63) <= value < 2**63 else None
 
 
 def resource_text(resource: dict[str, Any]) -> str:

@@ -172,3 +172,12 @@ def site_words(table: SiteTable, name: str, words: pa.StringArray, null: int | N
     """A column of text; the site's number is its word's index. `null`: the number of null."""
     local = table.columns[name].astype(code_dtype(len(words)))
     return Sited(table.rows, np.where(local == null, -1, local).astype(local.dtype), words)
+
+
+def site_values(rows: SiteRows, values: Sequence[str | int | None]) -> Sited:
+    """A column given by its value at each site: all text or all numbers."""
+    words = list(dict.fromkeys(value for value in values if value is not None))
+    index = {word: number for number, word in enumerate(words)}
+    local = np.array([-1 if v is None else index[v] for v in values], code_dtype(len(words)))
+    is_text = any(isinstance(word, str) for word in words)
+    return Sited(rows, local, pa.array(words, pa.string()) if is_text else np.array(words, "i8"))

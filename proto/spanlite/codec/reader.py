@@ -229,6 +229,11 @@ class BatchView:
             pa.array(index - np.int32(low), mask=none if shift else None), words
         )
 
+    def link_table(self) -> tuple[Array, Array, Array, Array]:
+        """Every link as (row of the span, trace_id_low, trace_id_high, span_id), shape (links,)."""
+        low, high, span_id = (column[self._values("link_target")] for column in self._linked)
+        return self._link_rows, low, high, span_id
+
     def links(self, rows: Array | None = None) -> pa.ListArray:
         """The `links` column, null where a span has none."""
         if len(self._link_rows) == 0:
