@@ -104,6 +104,18 @@ def test_a_repeated_batch_is_dropped_and_a_gap_counted(kit: Any) -> None:
     assert read.sums("wire") == {"in": 20, "out": 10, "dropped": 10, "open": 0}
 
 
+def test_a_batch_that_comes_out_of_order_is_not_lost(kit: Any) -> None:
+    bucket, producer = make(), kit.Producer(epoch=NOW_MS * 1_000_000)
+    (trace,) = kit.trace_ids(1)
+    batches = [producer.batch([kit.Span(trace, at + 1)] * (at + 1)) for at in range(4)]
+    for at in (2, 0, 3, 0, 1, 2, 3):
+        bucket.accept(kit.message(batches[at]), NOW_MS)
+    read = kit.read_outputs(bucket.flush(NOW_MS, drain=True))
+    assert len(read.spans) == 1 + 2 + 3 + 4
+    assert read.dropped("pipeline") == {"duplicate": 1 + 3 + 4}
+    assert read.sums("wire") == {"in": 10, "out": 10, "dropped": 0, "open": 0}
+
+
 def test_a_new_epoch_starts_counting_anew(kit: Any) -> None:
     bucket = make()
     for epoch in (1, 2):

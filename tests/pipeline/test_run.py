@@ -37,7 +37,9 @@ class Feed:
 
     def __init__(self, kit: Any, bootstrap: str, topic: str, buckets: int = 8) -> None:
         self._kit, self._topic, self._buckets = kit, topic, buckets
-        self._kafka = Producer({"bootstrap.servers": bootstrap, "log_level": 0})
+        self._kafka = Producer(
+            {"bootstrap.servers": bootstrap, "enable.idempotence": True, "log_level": 0}
+        )
         self._fleet = [
             kit.Producer(epoch=time.time_ns(), bucket=bucket, bucket_count=buckets)
             for bucket in range(buckets)
