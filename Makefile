@@ -4,7 +4,7 @@ UV := .tools/bin/uv
 RUN := .venv/bin/
 JARS := pipeline/spanlite_pipeline/jars/.done deploy/spanlite_stack/jars/.done
 
-.PHONY: setup demo test check bench proto format clean
+.PHONY: setup agent demo test check bench proto format clean
 
 setup: .venv/.done $(JARS)
 
@@ -25,10 +25,14 @@ deploy/spanlite_stack/jars/.done: deploy/kafka/pom.xml
 bench/flink_sql/jars/.done: bench/flink_sql/pom.xml bench/flink_sql/src/main/proto/span_rows.proto
 	scripts/jars bench/flink_sql bench/flink_sql/jars
 
+# The library that a GPU process loads. Needs g++ alone; see docs/agent.md.
+agent: | $(UV)
+	scripts/build-agent
+
 demo: setup
 	scripts/demo
 
-test: setup
+test: setup agent
 	$(RUN)pytest -q
 
 check: setup
@@ -44,4 +48,4 @@ format: setup
 	$(RUN)ruff format . && $(RUN)ruff check --fix .
 
 clean:
-	rm -rf .venv .venv-newest .tools data pipeline/spanlite_pipeline/jars deploy/spanlite_stack/jars bench/flink_sql/jars pipeline/java/target deploy/kafka/target bench/flink_sql/target
+	rm -rf .venv .venv-newest .venv-agent .tools data collectors/agent/build* collectors/spanlite_collectors/lib pipeline/spanlite_pipeline/jars deploy/spanlite_stack/jars bench/flink_sql/jars pipeline/java/target deploy/kafka/target bench/flink_sql/target

@@ -8,7 +8,10 @@ namespace spanlite {
 namespace {
 
 Activity* g_activity = nullptr;
-constexpr size_t kBufferAlign = 8;  // ACTIVITY_RECORD_ALIGNMENT in CUPTI's samples
+constexpr size_t kBufferAlign = 8;  // CUPTI's own alignment of records
+constexpr uint32_t kManyContexts = 0xFFFFFFFF;
+// The windows as they were when this thread's buffer came.
+thread_local WindowTimes t_windows;
 
 uint16_t TimeFlags(uint64_t start_ns, uint64_t end_ns) {
   uint16_t flags = 0;
@@ -19,11 +22,12 @@ uint16_t TimeFlags(uint64_t start_ns, uint64_t end_ns) {
 
 }  // namespace
 
-Activity::Activity(const CuptiApi* cupti, Ring* ring, Strings* strings, uint64_t buffer_bytes,
-                   uint32_t max_buffers)
+Activity::Activity(const CuptiApi* cupti, Ring* ring, Strings* strings, OpenWindows* windows,
+                   uint64_t buffer_bytes, uint32_t max_buffers)
     : cupti_(cupti),
       ring_(ring),
       strings_(strings),
+      windows_(windows),
       buffer_bytes_(buffer_bytes / kBufferAlign * kBufferAlign),
       max_buffers_(max_buffers) {
   g_activity = this;
@@ -67,6 +71,7 @@ void Activity::GiveBuffer(uint8_t* buffer) {
 void Activity::Drain(CUcontext context, uint32_t stream, uint8_t* buffer, size_t valid_size) {
   const uint64_t began_ns = SteadyNs();
   State& state = ring_->header()->state;
+  t_windows = windows_->Snapshot();
   uint64_t records = 0;
   CUpti_Activity* record = nullptr;
   while (valid_size != 0 &&
@@ -77,9 +82,23 @@ void Activity::Drain(CUcontext context, uint32_t stream, uint8_t* buffer, size_t
   size_t dropped = 0;
   if (cupti_->ActivityGetNumDroppedRecords(context, stream, &dropped) == CUPTI_SUCCESS && dropped)
     ring_->CountDrop(Drop::kCuptiDropped, dropped);
+  records_.fetch_add(records, std::memory_order_relaxed);
   state.records.fetch_add(records, std::memory_order_relaxed);
   state.buffers.fetch_add(1, std::memory_order_relaxed);
   state.parse_ns.fetch_add(SteadyNs() - began_ns, std::memory_order_relaxed);
+}
+
+uint32_t Activity::WindowOf(uint64_t start_ns) const { return t_windows.At(start_ns); }
+
+void Activity::SeeContext(uint32_t context) {
+  uint32_t seen = 0;
+  if (context_.load(std::memory_order_relaxed) == context) return;
+  if (!context_.compare_exchange_strong(seen, context) && seen != context) context_ = kManyContexts;
+}
+
+uint32_t Activity::OnlyContext() const {
+  const uint32_t context = context_.load();
+  return context == kManyContexts ? 0 : context;
 }
 
 void Activity::Convert(const CUpti_Activity* record) {
@@ -108,6 +127,7 @@ void Activity::Kernel(const CUpti_Activity* activity) {
   out.graph_node_id = in->graphNodeId;
   out.device = in->deviceId;
   out.context = in->contextId;
+  SeeContext(out.context);
   out.stream = in->streamId;
   out.correlation_id = in->correlationId;
   out.graph_id = in->graphId;
@@ -127,7 +147,7 @@ void Activity::Kernel(const CUpti_Activity* activity) {
   out.executed_shared_bytes = in->sharedMemoryExecuted;
   out.local_bytes_per_thread = in->localMemoryPerThread;
   out.launch_type = in->launchType;
-  out.window = window_.load(std::memory_order_relaxed);
+  out.window = WindowOf(in->start);
   ring_->Write(out, RecordType::kKernel, TimeFlags(in->start, in->end));
 }
 
@@ -140,11 +160,12 @@ void Activity::Memcpy(const CUpti_Activity* activity) {
   out.graph_node_id = in->graphNodeId;
   out.device = out.peer_device = in->deviceId;
   out.context = in->contextId;
+  SeeContext(out.context);
   out.stream = in->streamId;
   out.correlation_id = in->correlationId;
   out.graph_id = in->graphId;
   out.copy_kind = in->copyKind;
-  out.window = window_.load(std::memory_order_relaxed);
+  out.window = WindowOf(in->start);
   ring_->Write(out, RecordType::kMemcpy, TimeFlags(in->start, in->end));
 }
 
@@ -158,11 +179,12 @@ void Activity::MemcpyPeer(const CUpti_Activity* activity) {
   out.device = in->deviceId;
   out.peer_device = in->dstDeviceId;
   out.context = in->contextId;
+  SeeContext(out.context);
   out.stream = in->streamId;
   out.correlation_id = in->correlationId;
   out.graph_id = in->graphId;
   out.copy_kind = in->copyKind;
-  out.window = window_.load(std::memory_order_relaxed);
+  out.window = WindowOf(in->start);
   ring_->Write(out, RecordType::kMemcpy, TimeFlags(in->start, in->end));
 }
 
@@ -175,11 +197,12 @@ void Activity::Memset(const CUpti_Activity* activity) {
   out.graph_node_id = in->graphNodeId;
   out.device = out.peer_device = in->deviceId;
   out.context = in->contextId;
+  SeeContext(out.context);
   out.stream = in->streamId;
   out.correlation_id = in->correlationId;
   out.graph_id = in->graphId;
   out.copy_kind = in->value;
-  out.window = window_.load(std::memory_order_relaxed);
+  out.window = WindowOf(in->start);
   ring_->Write(out, RecordType::kMemset, TimeFlags(in->start, in->end));
 }
 
@@ -190,10 +213,11 @@ void Activity::Sync(const CUpti_Activity* activity) {
   out.end_ns = in->end;
   out.kind = in->type;
   out.context = in->contextId;
+  SeeContext(out.context);
   out.stream = in->streamId;
   out.event = in->cudaEventId;
   out.correlation_id = in->correlationId;
-  out.window = window_.load(std::memory_order_relaxed);
+  out.window = WindowOf(in->start);
   ring_->Write(out, RecordType::kSync, TimeFlags(in->start, in->end));
 }
 
@@ -212,7 +236,7 @@ void Activity::Api(const CUpti_Activity* activity, uint32_t domain) {
   out.call = in->cbid;
   out.domain = domain;
   out.result = in->returnValue;
-  out.window = window_.load(std::memory_order_relaxed);
+  out.window = WindowOf(in->start);
   ring_->Write(out, RecordType::kApi, TimeFlags(in->start, in->end));
 }
 
@@ -223,10 +247,11 @@ void Activity::Graph(const CUpti_Activity* activity) {
   out.end_ns = in->end;
   out.device = in->deviceId;
   out.context = in->contextId;
+  SeeContext(out.context);
   out.stream = in->streamId;
   out.correlation_id = in->correlationId;
   out.graph_id = in->graphId;
-  out.window = window_.load(std::memory_order_relaxed);
+  out.window = WindowOf(in->start);
   ring_->Write(out, RecordType::kGraph, TimeFlags(in->start, in->end));
 }
 
@@ -238,13 +263,13 @@ void Activity::Overhead(const CUpti_Activity* activity) {
   out.kind = in->overheadKind;
   out.thread_id = in->objectId.pt.threadId;
   out.correlation_id = in->correlationId;
-  out.window = window_.load(std::memory_order_relaxed);
+  out.window = WindowOf(in->start);
   ring_->Write(out, RecordType::kOverhead, TimeFlags(in->start, in->end));
 }
 
-size_t Activity::LaunchThreads() {
+std::vector<uint32_t> Activity::LaunchThreads() {
   std::lock_guard<std::mutex> lock(threads_mutex_);
-  return launch_threads_.size();
+  return {launch_threads_.begin(), launch_threads_.end()};
 }
 
 }  // namespace spanlite

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "cupti_api.h"
+#include "open_windows.h"
 #include "ring.h"
 #include "string_table.h"
 
@@ -16,15 +17,17 @@ namespace spanlite {
 // CUPTI calls back without a user pointer, so there is one of these a process.
 class Activity {
  public:
-  Activity(const CuptiApi* cupti, Ring* ring, Strings* strings, uint64_t buffer_bytes,
-           uint32_t max_buffers);
+  Activity(const CuptiApi* cupti, Ring* ring, Strings* strings, OpenWindows* windows,
+           uint64_t buffer_bytes, uint32_t max_buffers);
 
   // Registers the callbacks; also needed again after another client has taken them over.
   CUptiResult Register();
-  // Written into each record from now on; 0 outside windows.
-  void SetWindow(uint32_t window) { window_.store(window, std::memory_order_relaxed); }
-  // Distinct threads seen launching since the start.
-  size_t LaunchThreads();
+  // The threads that have ever been seen launching work.
+  std::vector<uint32_t> LaunchThreads();
+  // The one context that all work so far ran in; 0: none yet, or more than one.
+  uint32_t OnlyContext() const;
+  // Records of work and of launches received, ever.
+  uint64_t Records() const { return records_.load(std::memory_order_relaxed); }
 
  private:
   static void CUPTIAPI BufferRequested(uint8_t** buffer, size_t* size, size_t* max_records);
@@ -32,6 +35,8 @@ class Activity {
                                        size_t size, size_t valid_size);
   uint8_t* TakeBuffer();
   void GiveBuffer(uint8_t* buffer);
+  uint32_t WindowOf(uint64_t start_ns) const;
+  void SeeContext(uint32_t context);
   void Drain(CUcontext context, uint32_t stream, uint8_t* buffer, size_t valid_size);
   void Convert(const CUpti_Activity* record);
   void Kernel(const CUpti_Activity* record);
@@ -46,9 +51,11 @@ class Activity {
   const CuptiApi* cupti_;
   Ring* ring_;
   Strings* strings_;
+  OpenWindows* windows_;
   const uint64_t buffer_bytes_;
   const uint32_t max_buffers_;
-  std::atomic<uint32_t> window_{0};
+  std::atomic<uint64_t> records_{0};
+  std::atomic<uint32_t> context_{0};
 
   std::mutex pool_mutex_;
   std::vector<uint8_t*> free_;

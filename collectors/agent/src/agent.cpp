@@ -2,12 +2,14 @@
 //
 // CUDA calls `InitializeInjection` (CUDA_INJECTION64_PATH), NVTX calls
 // `InitializeInjectionNvtx2` (NVTX_INJECTION64_PATH); whichever comes first starts the agent.
+#include <atomic>
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <mutex>
+#include <new>
 #include <pthread.h>
 #include <string>
 #include <sys/stat.h>
@@ -33,7 +35,8 @@ struct Agent {
   Session* session = nullptr;
 };
 
-std::once_flag g_once;
+std::mutex g_launch_mutex;
+std::atomic<bool> g_launched{false};
 Agent* g_agent = nullptr;
 
 // Field 22 of /proc/self/stat, in clock ticks since boot.
@@ -48,10 +51,6 @@ uint64_t ProcessStartTicks() {
   return at == std::string::npos ? 0 : std::strtoull(text.c_str() + at, nullptr, 10);
 }
 
-bool MakeDirectory(const std::string& path) {
-  return mkdir(path.c_str(), 0755) == 0 || errno == EEXIST;
-}
-
 void Describe(Header* header) {
   header->process_start_ticks = ProcessStartTicks();
   header->created_ns = NowNs();
@@ -60,15 +59,22 @@ void Describe(Header* header) {
   std::strncpy(header->agent_version, kVersion, sizeof header->agent_version - 1);
 }
 
+// Where every process of the host, whoever runs it, may put its ring.
+bool MakeDirectory(const std::string& path) {
+  if (mkdir(path.c_str(), 0700) != 0) return errno == EEXIST;
+  return chmod(path.c_str(), 01777) == 0;
+}
+
 void Launch() {
   Agent* agent = g_agent;
   const std::string& folder = agent->config.directory;
-  const std::string path = folder + "/" + std::to_string(getpid()) + ".ring";
+  // The time makes it unique: a pid comes again, and survives exec.
+  const std::string path =
+      folder + "/" + std::to_string(getpid()) + "-" + std::to_string(NowNs()) + ".ring";
   agent->ring = MakeDirectory(folder) ? Ring::Create(path, agent->config.ring_bytes) : nullptr;
   if (agent->ring == nullptr) {
     std::fprintf(stderr, "spanlite agent: off: cannot make %s: %s\n", path.c_str(),
                  std::strerror(errno));
-    SetNvtxSink(NvtxSink{});
     return;
   }
   Describe(agent->ring->header());
@@ -77,37 +83,45 @@ void Launch() {
   SetNvtxSink({agent->ring, agent->strings, agent->session, &agent->config});
 }
 
-// The child gets a ring of its own. It must not touch the parent's, whose only consumer
-// would count the child's spans to the parent.
+// The child gets a ring of its own, made when it first has something to say: most children
+// only exec. It must not touch the parent's, whose only consumer would count the child's spans
+// to the parent. What the parent's agent owned stays unused, as its locks may be held.
 void InChildAfterFork() {
-  if (g_agent == nullptr || g_agent->ring == nullptr) return;
+  if (g_agent->ring != nullptr) g_agent->ring->ReleaseLock();
   SetNvtxSink(NvtxSink{});
   ForgetOpenRanges();
-  g_agent->session->AbandonAfterFork();
-  Launch();
+  g_agent->ring = nullptr;
+  g_agent->session = nullptr;
+  new (&g_launch_mutex) std::mutex;
+  g_launched.store(false);
 }
 
 void AtExit() {
-  if (g_agent != nullptr && g_agent->session != nullptr) g_agent->session->Shutdown();
+  if (g_launched.load() && g_agent->session != nullptr) g_agent->session->Shutdown();
 }
 
 }  // namespace
 
 void StartAgent() {
-  std::call_once(g_once, [] {
-    auto* agent = new Agent;
-    agent->config = Config::FromEnvironment();
-    g_agent = agent;
-    if (agent->config.level == Level::kOff) return;
-    Launch();
-    pthread_atfork(nullptr, nullptr, &InChildAfterFork);
-    std::atexit(&AtExit);
-  });
+  if (g_launched.load(std::memory_order_acquire)) return;
+  std::lock_guard<std::mutex> lock(g_launch_mutex);
+  if (g_launched.load(std::memory_order_relaxed)) return;
+  if (g_agent == nullptr) {
+    g_agent = new Agent;
+    g_agent->config = Config::FromEnvironment();
+    if (g_agent->config.level != Level::kOff) {
+      pthread_atfork(nullptr, nullptr, &InChildAfterFork);
+      std::atexit(&AtExit);
+    }
+  }
+  if (g_agent->config.level != Level::kOff) Launch();
+  g_launched.store(true, std::memory_order_release);
 }
 
 }  // namespace spanlite
 
 extern "C" __attribute__((visibility("default"))) int InitializeInjection() {
   spanlite::StartAgent();
+  if (spanlite::g_agent->session != nullptr) spanlite::g_agent->session->CudaBegins();
   return 1;
 }

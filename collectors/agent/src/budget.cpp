@@ -10,9 +10,9 @@ Budget::Budget(uint32_t allowed_ppm, uint32_t window_steps, uint64_t min_spacing
       min_spacing_ns_(min_spacing_ns),
       steps_(full_steps_) {}
 
-void Budget::StepOutside(uint64_t duration_ns) {
+void Budget::StepOutside(uint64_t duration_ns, bool attached) {
   const auto duration = static_cast<double>(duration_ns);
-  outside_mean_ns_ = outside_mean_ns_ == 0 ? duration : outside_mean_ns_ * 0.99 + duration * 0.01;
+  (attached ? attached_ : detached_).Add(duration);
   total_ns_ += duration;
 }
 
@@ -23,10 +23,11 @@ void Budget::StepInside(uint64_t duration_ns) {
 }
 
 void Budget::WindowClosed(uint64_t now_ns, uint64_t fixed_ns) {
-  const double expected = outside_mean_ns_ * static_cast<double>(window_steps_);
-  const double slower = static_cast<double>(window_inside_ns_) - expected;
   // Without steps outside there is nothing to compare with; then count the fixed part only.
-  const double cost = static_cast<double>(fixed_ns) + (outside_mean_ns_ > 0 ? std::max(0.0, slower) : 0);
+  const double expected = Outside().mean() * static_cast<double>(window_steps_);
+  const double slower =
+      Outside().known() ? std::max(0.0, static_cast<double>(window_inside_ns_) - expected) : 0;
+  const double cost = static_cast<double>(fixed_ns) + slower;
   extra_ns_ += cost;
   total_ns_ += static_cast<double>(fixed_ns);
   window_inside_ns_ = window_steps_ = 0;
@@ -44,6 +45,11 @@ void Budget::WindowClosed(uint64_t now_ns, uint64_t fixed_ns) {
 
 uint64_t Budget::CostPpm() const {
   return total_ns_ == 0 ? 0 : static_cast<uint64_t>(extra_ns_ / total_ns_ * 1e6);
+}
+
+uint64_t Budget::AttachedCostPpm() const {
+  if (!attached_.known() || !detached_.known()) return 0;
+  return static_cast<uint64_t>(std::max(0.0, attached_.mean() / detached_.mean() - 1) * 1e6);
 }
 
 }  // namespace spanlite

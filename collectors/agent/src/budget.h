@@ -5,14 +5,32 @@
 
 namespace spanlite {
 
+// Mean over some hundred steps, the newest weighing most.
+class RunningMean {
+ public:
+  void Add(double value) {
+    ++count_;
+    const double share = count_ < kSpan ? 1.0 / static_cast<double>(count_) : 1.0 / kSpan;
+    mean_ += (value - mean_) * share;
+  }
+  double mean() const { return mean_; }
+  // Enough steps to compare with.
+  bool known() const { return count_ >= kSpan / 2; }
+
+ private:
+  static constexpr uint64_t kSpan = 100;
+  uint64_t count_ = 0;
+  double mean_ = 0;
+};
+
 // Not thread-safe; the session holds its lock. All times in ns.
 class Budget {
  public:
   Budget(uint32_t allowed_ppm, uint32_t window_steps, uint64_t min_spacing_ns);
 
   void SetAllowed(uint32_t allowed_ppm) { allowed_ppm_ = allowed_ppm; }
-  // A step that no window touched.
-  void StepOutside(uint64_t duration_ns);
+  // A step that no window touched; `attached`: CUPTI was there, idle.
+  void StepOutside(uint64_t duration_ns, bool attached);
   // A whole step inside a window.
   void StepInside(uint64_t duration_ns);
   // A window closed; `fixed_ns` is what opening and closing took on the application's thread.
@@ -22,19 +40,23 @@ class Budget {
   // How many steps the next window may hold: fewer where even one window in ten minutes
   // would cost too much.
   uint32_t WindowSteps() const { return steps_; }
-  // Measured: extra time spent, over all step time, in parts per million.
+  // Measured: extra time of windows, over all step time, in parts per million.
   uint64_t CostPpm() const;
+  // Steps with CUPTI attached and idle, against steps without it; 0 until both are known.
+  uint64_t AttachedCostPpm() const;
 
  private:
   // A window rarer than this says too little about a server.
   static constexpr uint64_t kMaxSpacingNs = 600'000'000'000;
+
+  const RunningMean& Outside() const { return attached_.known() ? attached_ : detached_; }
 
   uint32_t allowed_ppm_;
   const uint32_t full_steps_;
   const uint64_t min_spacing_ns_;
   uint32_t steps_;
   uint64_t next_ns_ = 0;
-  double outside_mean_ns_ = 0;  // exponential mean over some 100 steps
+  RunningMean attached_, detached_;
   uint64_t window_inside_ns_ = 0;
   uint64_t window_steps_ = 0;
   double extra_ns_ = 0;

@@ -1,8 +1,10 @@
 #include "config.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <limits>
 #include <sstream>
 
 namespace spanlite {
@@ -24,7 +26,8 @@ void ReadNumber(const char* name, Number* target, double scale = 1.0) {
     Complain(name, text, "a number of 0 or more");
     return;
   }
-  *target = static_cast<Number>(value * scale + 0.5);
+  const double most = static_cast<double>(std::numeric_limits<Number>::max());
+  *target = static_cast<Number>(std::min(value * scale + 0.5, most));
 }
 
 void ReadFlag(const char* name, bool* target) {
@@ -64,10 +67,16 @@ Config Config::FromEnvironment() {
   ReadNumber("SPANLITE_AGENT_WINDOW_STEPS", &config.window_steps);
   ReadNumber("SPANLITE_AGENT_WINDOW_SECONDS", &config.window_every_ns, 1e9);
   ReadNumber("SPANLITE_AGENT_STEP_SLO_MS", &config.step_slo_ns, 1e6);
+  ReadNumber("SPANLITE_AGENT_LEARN_SECONDS", &config.learn_ns, 1e9);
+  ReadNumber("SPANLITE_AGENT_LEARN_STEPS", &config.learn_steps);
   ReadNumber("SPANLITE_AGENT_BUFFER_BYTES", &config.buffer_bytes);
   ReadNumber("SPANLITE_AGENT_MAX_BUFFERS", &config.max_buffers);
   ReadFlag("SPANLITE_AGENT_API_CALLS", &config.api_calls);
   ReadFlag("SPANLITE_AGENT_GRAPH_TRACE", &config.graph_trace);
+  ReadFlag("SPANLITE_AGENT_HW_TRACE", &config.hw_trace);
+  // Below these CUPTI could not store one record, or not go on while we parse.
+  config.buffer_bytes = std::max<uint64_t>(config.buffer_bytes, 64 * 1024);
+  config.max_buffers = std::max(config.max_buffers, 2u);
   if (const char* text = std::getenv("SPANLITE_AGENT_STEP_RANGES"); text && *text) {
     config.step_ranges.clear();
     std::istringstream list(text);

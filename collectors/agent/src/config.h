@@ -17,9 +17,12 @@ struct Config {
   uint32_t window_steps = 10;                   // SPANLITE_AGENT_WINDOW_STEPS
   uint64_t window_every_ns = 20'000'000'000;    // SPANLITE_AGENT_WINDOW_SECONDS: at least this apart
   uint64_t step_slo_ns = 0;                     // SPANLITE_AGENT_STEP_SLO_MS
-  Detach detach = Detach::kNever;               // SPANLITE_AGENT_DETACH: never proven
+  Detach detach = Detach::kWhenProven;          // SPANLITE_AGENT_DETACH: never proven
+  uint64_t learn_ns = 30'000'000'000;           // SPANLITE_AGENT_LEARN_SECONDS: 0 to leave it out
+  uint32_t learn_steps = 20;                    // SPANLITE_AGENT_LEARN_STEPS
   bool api_calls = false;                       // SPANLITE_AGENT_API_CALLS: 1 records every call
   bool graph_trace = false;                     // SPANLITE_AGENT_GRAPH_TRACE: one record a graph
+  bool hw_trace = false;                        // SPANLITE_AGENT_HW_TRACE: ask for HES
   uint64_t buffer_bytes = 1ull << 20;           // SPANLITE_AGENT_BUFFER_BYTES: one CUPTI buffer
   uint32_t max_buffers = 64;                    // SPANLITE_AGENT_MAX_BUFFERS
   // SPANLITE_AGENT_STEP_RANGES: prefixes of the NVTX ranges that are engine steps.

@@ -24,6 +24,7 @@ struct CuptiApi {
   decltype(&cuptiGetTimestamp) GetTimestamp = nullptr;
   decltype(&cuptiSetThreadIdType) SetThreadIdType = nullptr;  // may be null
   decltype(&cuptiFinalize) Finalize = nullptr;                // may be null: never detach
+  decltype(&cuptiActivityEnableHWTrace) ActivityEnableHWTrace = nullptr;  // may be null
   uint32_t version = 0;
 
   // Binds once. On failure `error` says why and nothing may be called.

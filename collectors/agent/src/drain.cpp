@@ -1,66 +1,46 @@
 #include "drain.h"
 
-#include <cstring>
+#include <algorithm>
 
-#include "ring.h"
+#include "consumer.h"
 
-using spanlite::RecordHead;
-using spanlite::RecordType;
-using spanlite::Ring;
+using spanlite::Consumer;
+using spanlite::Header;
 
 namespace {
 
-// Where to keep a record of a type the caller has no buffer for: nowhere.
-constexpr uint32_t kMaxRecordBytes = 64 * 1024;
+constexpr uint32_t kMaxTypes = 64;
 
-bool Sound(const RecordHead& head) {
-  if (head.size_bytes < sizeof(RecordHead) || head.size_bytes % spanlite::kRecordAlign != 0 ||
-      head.size_bytes > kMaxRecordBytes)
-    return false;
-  const uint32_t fixed = spanlite_record_bytes(head.type);
-  return fixed == 0 || fixed == head.size_bytes;
-}
+Consumer* Of(void* handle) { return static_cast<Consumer*>(handle); }
 
 }  // namespace
 
-void* spanlite_ring_open(const char* path) { return Ring::Open(path); }
+void* spanlite_ring_open(const char* path) { return Consumer::Open(path); }
 
-void spanlite_ring_close(void* ring) { delete static_cast<Ring*>(ring); }
+void spanlite_ring_close(void* ring) { delete Of(ring); }
 
-void* spanlite_ring_header(void* ring) { return static_cast<Ring*>(ring)->header(); }
+void* spanlite_ring_header(void* ring) { return Of(ring)->header(); }
 
-int64_t spanlite_ring_drain(void* handle, uint8_t** buffers, const uint64_t* capacities,
+int64_t spanlite_ring_drain(void* ring, uint8_t** buffers, const uint64_t* capacities,
                             uint64_t* used, uint32_t types) {
-  auto* ring = static_cast<Ring*>(handle);
-  std::memset(used, 0, sizeof(uint64_t) * types);
-  int64_t records = 0;
-  while (const RecordHead* head = ring->Peek()) {
-    if (!Sound(*head)) return -1;
-    if (head->type < types && buffers[head->type] != nullptr) {
-      uint64_t& at = used[head->type];
-      if (at + head->size_bytes > capacities[head->type]) break;
-      std::memcpy(buffers[head->type] + at, head, head->size_bytes);
-      at += head->size_bytes;
-    }
-    ring->Consume();
-    ++records;
-  }
+  Consumer::Output outputs[kMaxTypes];
+  types = std::min(types, kMaxTypes);
+  for (uint32_t type = 0; type < types; ++type)
+    outputs[type] = Consumer::Output{buffers[type], capacities[type], 0};
+  const int64_t records = Of(ring)->Drain(outputs, types);
+  for (uint32_t type = 0; type < types; ++type) used[type] = outputs[type].used;
   return records;
 }
 
-uint32_t spanlite_record_bytes(uint32_t type) {
-  switch (static_cast<RecordType>(type)) {
-    case RecordType::kClock: return sizeof(spanlite::ClockRecord);
-    case RecordType::kKernel: return sizeof(spanlite::KernelRecord);
-    case RecordType::kMemcpy:
-    case RecordType::kMemset: return sizeof(spanlite::MemoryRecord);
-    case RecordType::kSync: return sizeof(spanlite::SyncRecord);
-    case RecordType::kApi: return sizeof(spanlite::ApiRecord);
-    case RecordType::kGraph: return sizeof(spanlite::GraphRecord);
-    case RecordType::kOverhead: return sizeof(spanlite::OverheadRecord);
-    case RecordType::kRange: return sizeof(spanlite::RangeRecord);
-    case RecordType::kWindow: return sizeof(spanlite::WindowRecord);
-    case RecordType::kStep: return sizeof(spanlite::StepRecord);
-    default: return 0;
-  }
+int spanlite_ring_producer_alive(void* ring) { return Of(ring)->ProducerAlive() ? 1 : 0; }
+
+int64_t spanlite_ring_skip_torn(void* ring) { return Of(ring)->SkipTorn(); }
+
+uint32_t spanlite_record_bytes(uint32_t type) { return spanlite::FixedRecordBytes(type); }
+
+uint32_t spanlite_ring_offset(uint32_t field) {
+  const size_t offsets[] = {offsetof(Header, control), offsetof(Header, state),
+                            offsetof(Header, dropped), offsetof(Header, head),
+                            offsetof(Header, tail),    spanlite::kLayoutVersion};
+  return field < std::size(offsets) ? static_cast<uint32_t>(offsets[field]) : 0;
 }

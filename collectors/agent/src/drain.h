@@ -1,24 +1,40 @@
-// What the daemon calls (from Python, through ctypes) to empty a ring.
+// What the daemon calls (from Python, through ctypes) to empty a ring. One thread a ring.
 //
 // Records of one type are copied one behind the other into the buffer of that type, so that
-// the caller reads each buffer as one array. Strings keep their variable size.
+// the caller reads each buffer as one array (ring_layout.h has the layouts; each record starts
+// with its 8-byte head). Strings keep their variable size: step by `size_bytes` of their heads.
+//
+//   ring = spanlite_ring_open("/dev/shm/spanlite/123-18f….ring")
+//   loop:  n = spanlite_ring_drain(ring, buffers, capacities, used, 16)
+//          n < 0: the file is damaged; what earlier calls gave is good, close it and delete it
+//          n == 0 and not spanlite_ring_producer_alive(ring):
+//              spanlite_ring_skip_torn(ring) == 0: all has been read; close it and delete it
 #pragma once
 
 #include <cstdint>
 
-extern "C" {
+#define SPANLITE_EXPORT extern "C" __attribute__((visibility("default")))
 
-// Opens a ring file. Null, with errno set, where it is none of this layout.
-__attribute__((visibility("default"))) void* spanlite_ring_open(const char* path);
-__attribute__((visibility("default"))) void spanlite_ring_close(void* ring);
+// Opens a ring file. Null, with errno set, where it is none of this layout (EPROTO).
+SPANLITE_EXPORT void* spanlite_ring_open(const char* path);
+SPANLITE_EXPORT void spanlite_ring_close(void* ring);
 // The mapped header (ring_layout.h), for control and state.
-__attribute__((visibility("default"))) void* spanlite_ring_header(void* ring);
+SPANLITE_EXPORT void* spanlite_ring_header(void* ring);
 // Copies records until the ring is empty or a buffer is full. `buffers[type]` has room for
-// `capacities[type]` bytes; `used[type]` receives what was written. Returns the number of
-// records, or -1 where the ring is corrupt (nothing of it can be trusted from there on).
-__attribute__((visibility("default"))) int64_t spanlite_ring_drain(
-    void* ring, uint8_t** buffers, const uint64_t* capacities, uint64_t* used, uint32_t types);
+// `capacities[type]` bytes (null: leave that type out); `used[type]` receives what was written.
+// Returns the number of records, or -1 where the ring is damaged (nothing of it can be trusted
+// from there on).
+SPANLITE_EXPORT int64_t spanlite_ring_drain(void* ring, uint8_t** buffers,
+                                            const uint64_t* capacities, uint64_t* used,
+                                            uint32_t types);
+// 1 while the process that made the ring lives, also in another PID namespace; else 0.
+SPANLITE_EXPORT int spanlite_ring_producer_alive(void* ring);
+// Only for a dead process: steps over one record that was begun and never finished, and counts
+// it in the header's `dropped`. Returns the bytes skipped, 0 where the ring is empty or its next
+// record is whole, -1 where it is damaged.
+SPANLITE_EXPORT int64_t spanlite_ring_skip_torn(void* ring);
 // Size of a fixed record, 0 for strings and unknown types.
-__attribute__((visibility("default"))) uint32_t spanlite_record_bytes(uint32_t type);
-
-}  // extern "C"
+SPANLITE_EXPORT uint32_t spanlite_record_bytes(uint32_t type);
+// Where the header's `control`, `state`, `dropped`, `head` and `tail` begin (fields 0 to 4), and
+// the layout's version (5).
+SPANLITE_EXPORT uint32_t spanlite_ring_offset(uint32_t field);

@@ -19,6 +19,8 @@ namespace spanlite {
 namespace {
 
 NvtxSink g_sink;
+// A program that opens ranges and never ends them must not eat the host's memory.
+constexpr size_t kMaxOpenRanges = 100'000;
 std::atomic<uint64_t> g_next_range{1};
 // Changes at fork, so that stacks made before it are thrown away by their owners.
 std::atomic<uint32_t> g_generation{0};
@@ -58,6 +60,7 @@ std::mutex g_started_mutex;
 std::unordered_map<uint64_t, OpenRange> g_started;
 
 bool Enabled() {
+  if (g_sink.ring == nullptr) StartAgent();  // in a forked child
   if (g_sink.ring == nullptr) return false;
   const auto level = g_sink.ring->header()->control.level.load(std::memory_order_relaxed);
   return level != static_cast<uint32_t>(Level::kOff);
@@ -163,6 +166,7 @@ void Emit(const OpenRange& range, uint64_t end_ns) {
 int Push(nvtxDomainHandle_t domain, const Message& message) {
   if (!Enabled()) return 0;
   ThreadStack& stack = Stack();
+  if (stack.open.size() >= kMaxOpenRanges) return 0;
   OpenRange range = Begin(domain, message, stack.thread_id);
   range.parent_id = stack.open.empty() ? 0 : stack.open.back().id;
   range.depth = static_cast<uint32_t>(stack.open.size());
@@ -196,6 +200,7 @@ nvtxRangeId_t Start(nvtxDomainHandle_t domain, const Message& message) {
   range.is_step = false;  // it may end on another thread, so it cannot bound a window
   range.start_ns = NowNs();
   std::lock_guard<std::mutex> lock(g_started_mutex);
+  if (g_started.size() >= kMaxOpenRanges) return 0;
   g_started.emplace(range.id, range);
   return range.id;
 }
@@ -330,15 +335,12 @@ void ForgetOpenRanges() {
   g_started.clear();
 }
 
-// Starts the agent where NVTX loads the library first (agent.cpp).
-void StartAgent();
-
 }  // namespace spanlite
 
 int InitializeInjectionNvtx2(const void* (*get_export_table)(uint32_t)) {
   spanlite::StartAgent();
   if (get_export_table == nullptr) return 0;
-  const auto* table = 
+  const auto* table =
       static_cast<const NvtxExportTableCallbacks*>(get_export_table(NVTX_ETID_CALLBACKS));
   if (table == nullptr || table->struct_size < sizeof(*table)) return 0;
   for (const auto& slot : spanlite::kSlots) spanlite::Install(table, slot);

@@ -8,8 +8,8 @@
 
 namespace spanlite {
 
-// Where the NVTX callbacks send what they see. Set once, before any callback runs; null
-// fields switch the handler off.
+// Where the NVTX callbacks send what they see. Set once a process, before any callback runs;
+// null fields switch the handler off.
 struct NvtxSink {
   Ring* ring = nullptr;
   Strings* strings = nullptr;
@@ -18,6 +18,10 @@ struct NvtxSink {
 };
 
 void SetNvtxSink(const NvtxSink& sink);
+
+// Starts the agent where this process has none yet: at load, and in a forked child at its first
+// range (agent.cpp). Cheap where it runs already.
+void StartAgent();
 
 // After fork the child's ring is another one; ranges that are open belong to the parent.
 void ForgetOpenRanges();

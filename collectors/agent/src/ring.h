@@ -1,4 +1,4 @@
-// The producer's side of the ring, and the consumer's.
+// The producer's side of the ring.
 #pragma once
 
 #include <cstdint>
@@ -8,14 +8,21 @@
 
 namespace spanlite {
 
-// Owns a mapping of one ring file. Thread-safe for any number of producers; one consumer.
+constexpr uint64_t kMinCapacity = 64 * 1024;
+constexpr uint64_t kMaxCapacity = 1ull << 32;
+
+// The first word of a record, as one atomic.
+inline std::atomic<uint64_t>* HeadWord(void* record) {
+  return reinterpret_cast<std::atomic<uint64_t>*>(record);
+}
+
+// Owns a mapping of one ring file and holds a shared lock on the file, by which the daemon
+// knows that the process lives. Thread-safe for any number of producers.
 class Ring {
  public:
   // Makes `path` with room for `capacity_bytes` (rounded up to a power of two).
   // Returns nullptr, with errno set, where the file cannot be made.
   static Ring* Create(const std::string& path, uint64_t capacity_bytes);
-  // Maps an existing file; nullptr where it is not a ring of this layout.
-  static Ring* Open(const std::string& path);
   ~Ring();
   Ring(const Ring&) = delete;
   Ring& operator=(const Ring&) = delete;
@@ -27,7 +34,7 @@ class Ring {
 
   // Copies a record in, whole. False where it was dropped.
   template <typename Record>
-  bool Write(Record& record, RecordType type, uint16_t flags = 0) {
+  bool Write(const Record& record, RecordType type, uint16_t flags = 0) {
     void* room = Reserve(sizeof(Record));
     if (room == nullptr) return false;
     CopyBody(room, &record, sizeof(Record));
@@ -35,25 +42,22 @@ class Ring {
     return true;
   }
 
-  // Next committed record, or nullptr. Valid until `Consume`.
-  const RecordHead* Peek();
-  void Consume();
-
   void CountDrop(Drop reason, uint64_t records = 1) {
     header_->dropped[static_cast<size_t>(reason)].fetch_add(records, std::memory_order_relaxed);
   }
   Header* header() { return header_; }
-  const std::string& path() const { return path_; }
+  // In a forked child, which shares the lock: lets go of it, so that it ends with the parent.
+  void ReleaseLock();
 
  private:
-  Ring(std::string path, Header* header, uint64_t mapped_bytes);
+  Ring(Header* header, uint64_t mapped_bytes, int file);
   static void CopyBody(void* room, const void* record, uint32_t size_bytes);
 
-  std::string path_;
   Header* header_;
   uint8_t* data_;
-  uint64_t mask_;
+  uint64_t mask_;  // our own: what a stranger writes into the file cannot move us out of it
   uint64_t mapped_bytes_;
+  int file_;
 };
 
 }  // namespace spanlite

@@ -28,6 +28,7 @@ enum class Drop : uint32_t {
   kCuptiDropped = 1,   // CUPTI had no buffer for them
   kBudget = 2,         // our own pool of buffers was at its limit
   kUnknownRecord = 3,  // a record kind this build does not know
+  kTorn = 4,           // begun by a process that was killed before it could finish them
   kCount = 8,
 };
 
@@ -61,7 +62,14 @@ struct State {
   std::atomic<uint64_t> attach_ns;
   std::atomic<uint64_t> launch_threads;  // distinct threads seen launching
   char reason[128];
+  std::atomic<uint64_t> attached_cost_ppm;  // steps attached but idle against steps detached
+  std::atomic<uint64_t> detaches;
+  std::atomic<uint32_t> hw_trace;     // HwTrace
+  std::atomic<uint32_t> graph_trace;  // 1: one record a graph launch, no nodes, all the time
 };
+
+// Whether the GPU's own time stamping (HES) is in use.
+enum class HwTrace : uint32_t { kNotTried = 0, kOn = 1, kRefused = 2 };
 
 struct Header {
   uint64_t magic;
@@ -98,10 +106,12 @@ enum class RecordType : uint16_t {
   kRange = 10,
   kWindow = 11,
   kStep = 12,
+  kReserved = 0xFFFF,  // its size is known, its body is being written
 };
 
 // First word of each record, stored last, with release: a record whose word is 0 is not
-// there yet. The consumer zeroes what it has read before it moves `tail`.
+// there yet. The consumer zeroes what it has read before it moves `tail`, so that room which is
+// reserved and not yet begun reads as zeros.
 struct RecordHead {
   uint32_t size_bytes;  // with this head; a multiple of 8
   uint16_t type;
@@ -109,6 +119,10 @@ struct RecordHead {
 };
 
 // Times are CLOCK_REALTIME ns, as CUPTI gives them on Linux.
+
+// Ids grow and are never used again. Id 0 (and length 0) says: the agent forgets all texts so
+// far and sends those it still needs anew. Records with older ids may still follow for a
+// moment, so a reader forgets what lies two such marks back.
 struct StringRecord {
   RecordHead head;
   uint32_t id;
@@ -175,12 +189,20 @@ struct RangeRecord {  // an NVTX range that has ended
   uint32_t payload_type, depth;
 };
 
-enum class WindowReason : uint32_t { kSchedule = 0, kDemand = 1, kSlo = 2, kContinuous = 3 };
+enum class WindowReason : uint32_t {
+  kSchedule = 0,
+  kDemand = 1,
+  kSlo = 2,
+  kContinuous = 3,
+  kLearn = 4,  // from the start of CUDA: warm-up and graph capture
+};
 
+// Written when the window has closed. `window` in the other records is the window whose
+// open_ns..close_ns holds their start, whenever CUPTI delivered them; 0: none.
 struct WindowRecord {
   RecordHead head;
   uint64_t open_ns, close_ns;
-  uint64_t first_step, steps;  // whole steps covered
+  uint64_t first_step, steps;  // whole steps covered, and the number of the first
   uint64_t steps_since_last;   // steps seen since the window before closed: the weight's other half
   uint64_t cost_ppm;
   uint32_t window, reason, level, partial;  // partial: an edge cut a step

@@ -1,24 +1,22 @@
 // When CUPTI records: windows of whole steps, opened and closed where it is safe.
 //
-// At rest no CUPTI call is made. The first window attaches CUPTI; after a window it stays
-// attached with its activities off. It detaches only on the application's own thread, at a
-// step boundary, after the device is idle, where one thread alone has ever launched work:
-// `cuptiFinalize` with work in flight kills the process.
+// At rest no CUPTI call is made. A window opens at a step's begin, on the application's thread.
+// It closes at a step's end: at once, with CUPTI detached, where that is proved safe
+// (attachment.h); else a moment later from the agent's own thread, so that the application never
+// waits and the last step's work, still running, is recorded to its end.
 #pragma once
 
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
-#include <memory>
 #include <mutex>
 #include <string>
 #include <thread>
-#include <vector>
 
-#include "activity.h"
+#include "attachment.h"
 #include "budget.h"
 #include "config.h"
-#include "cupti_api.h"
+#include "open_windows.h"
 #include "ring.h"
 #include "steps.h"
 #include "string_table.h"
@@ -28,62 +26,70 @@ namespace spanlite {
 class Session : public StepObserver {
  public:
   Session(const Config& config, Ring* ring, Strings* strings);
-  ~Session() override;
 
+  // CUDA initialises, so that no context and no graph exists yet.
+  void CudaBegins();
   void StepBegins(uint32_t thread_id) override;
   void StepEnds(uint32_t thread_id, uint32_t name, uint64_t start_ns, uint64_t end_ns) override;
-
-  // Last words of the process: get back what CUPTI still holds, without finalising.
+  // Last words of the process: get back what CUPTI still holds, without detaching.
   void Shutdown();
-  // The parent's thread and CUPTI state do not exist in a forked child.
-  void AbandonAfterFork();
 
  private:
-  enum class Edge { kStep, kTimer };
+  using Moment = Attachment::Moment;
+
+  struct Plan {
+    WindowReason reason;
+    uint32_t steps;        // 0: no limit
+    uint64_t duration_ns;  // 0: no limit
+  };
 
   void Work();  // the agent's own thread
   void Tick(uint64_t now_ns);
   void WriteClock();
   Level WantedLevel() const;
-  bool WantsWindow(uint64_t now_ns, WindowReason* reason, uint32_t* steps);
-  void Open(WindowReason reason, uint32_t steps, Edge edge);
-  void Close(Edge edge);
-  bool Attach();
-  bool EnableActivities();
-  void DisableActivities();
-  void FilterApiCalls();
-  void Synchronize();
-  void DetachIfProven();
+  bool WantsWindow(uint64_t now_ns, Plan* plan);
+  void Open(const Plan& plan, Moment moment, uint32_t thread_id);
+  void Start(const Plan& plan);
+  // The window has what it wanted; closes now, or soon from our own thread.
+  void Finish(uint32_t thread_id);
+  void FinishSoon();
+  void Close();
+  void Report();
+  void Rotate();
+  bool Full(uint64_t now_ns) const;
+  bool Unwanted() const;
+  bool IsOpen() const { return window_.window != 0; }
+  void CountStep(uint32_t thread_id, StepRecord* record);
   void SwitchOff(const std::string& reason);
 
-  const Config config_;
+  const Config& config_;
   Ring* ring_;
-  Strings* strings_;
-  CuptiApi cupti_;
-  DriverApi driver_;
-  std::unique_ptr<Activity> activity_;
+  OpenWindows windows_;
+  Attachment attachment_;
 
-  std::mutex mutex_;  // windows open and close under it; never held in a CUPTI callback
+  std::mutex mutex_;  // guards all below; never held in a CUPTI callback
   Budget budget_;
   bool off_ = false;
-  bool loaded_ = false;
-  bool attached_ = false;
-  std::vector<CUpti_ActivityKind> enabled_;
-  WindowRecord window_{};
-  uint64_t window_fixed_ns_ = 0;
-  uint32_t window_target_steps_ = 0;
-  uint32_t window_thread_ = 0;
+  WindowRecord window_{};  // window 0: none is open
+  Plan plan_{};
+  uint32_t window_thread_ = 0;  // whose steps count; 0: any thread's
+  uint64_t opened_ns_ = 0;      // steady
+  uint64_t fixed_ns_ = 0;       // what opening took
+  uint64_t close_at_ns_ = 0;    // steady; 0: still wanted
+  uint64_t flush_until_ns_ = 0;
   uint32_t last_request_ = 0;
   bool slo_broken_ = false;
   uint64_t step_number_ = 0;
   uint64_t steps_at_last_close_ = 0;
   uint64_t last_step_ns_ = 0;
-  std::atomic<uint32_t> open_window_{0};  // number of the open window, 0: none
+  uint64_t last_duration_ns_ = 0;
   uint32_t next_window_ = 1;
+  const uint64_t born_ns_;
 
   std::mutex wake_mutex_;
   std::condition_variable wake_;
   bool stopping_ = false;
+  bool hurry_ = false;
   std::thread worker_;
 };
 

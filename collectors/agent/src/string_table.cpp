@@ -10,18 +10,26 @@ uint32_t Strings::Intern(std::string_view text) {
   const uint32_t epoch = ring_->header()->control.strings_epoch.load(std::memory_order_relaxed);
   std::lock_guard<std::mutex> lock(mutex_);
   if (epoch != epoch_) {  // a new daemon knows none of them
-    ids_.clear();
-    texts_.clear();
+    Forget();
     epoch_ = epoch;
   }
   auto found = ids_.find(text);
   if (found != ids_.end()) return found->second;
+  if (texts_.size() >= kMaxTexts) {
+    if (!Send(0, "")) return 0;
+    Forget();
+  }
   const uint32_t id = next_;
   if (!Send(id, text)) return 0;  // the ring is full: try again with the next record
   ++next_;
   texts_.emplace_back(text);
   ids_.emplace(texts_.back(), id);
   return id;
+}
+
+void Strings::Forget() {
+  ids_.clear();
+  texts_.clear();
 }
 
 bool Strings::Send(uint32_t id, std::string_view text) {

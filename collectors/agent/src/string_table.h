@@ -24,7 +24,11 @@ class Strings {
   // The longest text kept; a templated kernel name can run to several KB.
   static constexpr size_t kMaxLength = 8192;
 
+  // What the table may hold: names with a number in them ("request:81234") never end.
+  static constexpr size_t kMaxTexts = 32768;
+
   bool Send(uint32_t id, std::string_view text);
+  void Forget();
 
   Ring* ring_;
   std::mutex mutex_;

@@ -1,0 +1,85 @@
+// CUPTI in this process: loaded, attached, its activities on or off, detached.
+//
+// What killed processes on real hardware, and is therefore never done here: `cuptiFinalize` with
+// work in flight, or after an attach with work in flight; turning graph trace on after a graph
+// was instantiated.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "activity.h"
+#include "config.h"
+#include "cupti_api.h"
+#include "open_windows.h"
+#include "ring.h"
+#include "string_table.h"
+
+namespace spanlite {
+
+// The session calls this under its lock, but for `Flush` and `CuptiTime`, which the agent's own
+// thread calls at any time.
+class Attachment {
+ public:
+  Attachment(const Config& config, Ring* ring, Strings* strings, OpenWindows* windows)
+      : config_(config), ring_(ring), strings_(strings), windows_(windows) {}
+
+  // When the attach happens, which decides whether it can ever be undone.
+  enum class Moment {
+    kCudaInit,      // no context exists: nothing is in flight
+    kStepBoundary,  // on the application's thread: wait for the device first
+    kAnyTime,       // from our own thread: never to be undone
+  };
+
+  // Attaches where needed and turns the activities on. On failure `error` says why.
+  bool Enable(Moment moment, bool all_calls, std::string* error);
+  void Disable();
+  bool attached() const { return attached_.load(std::memory_order_acquire); }
+  // Whether CUDA runs in this process.
+  bool DriverLoaded() { return driver_.Load(); }
+
+  // After a window: takes what CUPTI holds, and notes whether the window brought anything.
+  void Judge();
+  // Whether detaching at the end of this step is worth a wait for the device.
+  bool MayDetach(uint32_t thread_id);
+  // Waits until the current context is idle. False where that is not certain.
+  bool Synchronize();
+  // Right after `Synchronize`, `Judge` and `Disable`: detaches if it is proved that nothing is in
+  // flight and that only this thread launches. Returns whether it did.
+  bool DetachIfProven(uint32_t thread_id);
+
+  void Flush(bool forced = false);
+  // 0 where CUPTI is not attached.
+  uint64_t CuptiTime();
+
+ private:
+  bool Load(std::string* error);
+  bool Attach(Moment moment, std::string* error);
+  void BeforeFirstContext();
+  bool EnableKinds(bool all_calls, std::string* error);
+  void KeepLaunchesOnly();
+  bool OnlyLauncher(uint32_t thread_id);
+
+  const Config& config_;
+  Ring* ring_;
+  Strings* strings_;
+  OpenWindows* windows_;
+  CuptiApi cupti_;
+  DriverApi driver_;
+  std::unique_ptr<Activity> activity_;
+  std::mutex calls_;  // no flush may run while CUPTI detaches
+  std::atomic<bool> attached_{false};
+  bool attached_idle_ = false;
+  bool graph_trace_ = false;
+  std::vector<CUpti_ActivityKind> enabled_;
+  uint64_t records_before_ = 0;  // when the activities went on
+  uint32_t fruitful_windows_ = 0;  // windows that brought records, ever
+  bool judged_ = false;            // since the last attach
+  bool fruitful_ = false;          // whether the last window brought records
+  bool said_taken_ = false;
+};
+
+}  // namespace spanlite

@@ -1,0 +1,39 @@
+// The stand-in device: what the tests launch work on, and what the stand-in CUPTI watches.
+// A stream runs its work in order; a launch returns at once.
+#pragma once
+
+#include <cstdint>
+
+struct StandinWork {
+  enum Kind { kKernel, kMemcpy, kMemset } kind;
+  const char* name;  // of a kernel
+  uint32_t device, context, stream, correlation_id, graph_id;
+  uint64_t graph_node_id, start_ns, end_ns, bytes;
+};
+
+struct StandinCall {
+  enum Kind { kLaunch, kGraphLaunch, kMemcpy, kMemset, kSynchronize } kind;
+  uint32_t thread_id, correlation_id;
+  uint64_t start_ns, end_ns;
+};
+
+struct StandinHooks {
+  void (*work)(const StandinWork&);
+  void (*call)(const StandinCall&);
+};
+
+extern "C" {
+// The stand-in CUPTI sets these; null: nobody watches.
+void standin_watch(const StandinHooks* hooks);
+// Makes a context on a device current on this thread; its number, from 1.
+uint32_t standin_context(uint32_t device);
+void standin_launch(uint32_t stream, const char* name, uint64_t duration_ns);
+void standin_memcpy(uint32_t stream, uint64_t bytes, uint64_t duration_ns);
+void standin_memset(uint32_t stream, uint64_t bytes, uint64_t duration_ns);
+// A graph of so many kernels; its number, from 1.
+uint32_t standin_graph(uint32_t nodes);
+void standin_graph_launch(uint32_t graph, uint32_t stream, uint64_t node_ns);
+uint32_t standin_graphs();
+// Work that has not ended.
+bool standin_busy();
+}

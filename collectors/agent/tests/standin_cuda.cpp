@@ -1,0 +1,156 @@
+// The stand-in driver. As the real one does, cuInit loads the injection library.
+#include <algorithm>
+#include <atomic>
+#include <cstdio>
+#include <cstdlib>
+#include <dlfcn.h>
+#include <map>
+#include <mutex>
+#include <sys/syscall.h>
+#include <thread>
+#include <unistd.h>
+#include <utility>
+#include <vector>
+
+#include <cuda.h>
+
+#include "clock.h"
+#include "standin.h"
+
+namespace {
+
+constexpr uint64_t kLaunchDelayNs = 2'000;  // between a launch and its start on an idle stream
+
+std::mutex g_mutex;
+std::map<std::pair<uint32_t, uint32_t>, uint64_t> g_stream_ends;  // by context and stream
+std::vector<uint32_t> g_graph_nodes;
+std::atomic<uint64_t> g_last_end{0};
+std::atomic<uint32_t> g_correlation{0}, g_contexts{0};
+std::atomic<const StandinHooks*> g_hooks{nullptr};
+thread_local uint32_t t_context = 0, t_device = 0;
+uint32_t g_first_context = 0;
+
+uint32_t ThreadId() { return static_cast<uint32_t>(syscall(SYS_gettid)); }
+
+void Run(StandinWork work, uint64_t duration_ns) {
+  {
+    std::lock_guard<std::mutex> lock(g_mutex);
+    uint64_t& end = g_stream_ends[{t_context, work.stream}];
+    work.start_ns = std::max(spanlite::NowNs() + kLaunchDelayNs, end);
+    work.end_ns = end = work.start_ns + duration_ns;
+    if (end > g_last_end) g_last_end = end;
+  }
+  work.context = t_context;
+  work.device = t_device;
+  if (const StandinHooks* hooks = g_hooks.load()) hooks->work(work);
+}
+
+template <typename Body>
+void Call(StandinCall::Kind kind, Body body) {
+  StandinCall call{kind, ThreadId(), ++g_correlation, spanlite::NowNs(), 0};
+  body(call.correlation_id);
+  call.end_ns = spanlite::NowNs();
+  if (const StandinHooks* hooks = g_hooks.load()) hooks->call(call);
+}
+
+void Single(StandinCall::Kind call, StandinWork::Kind kind, uint32_t stream, const char* name,
+            uint64_t bytes, uint64_t duration_ns) {
+  Call(call, [=](uint32_t correlation_id) {
+    StandinWork work{};
+    work.kind = kind;
+    work.name = name;
+    work.stream = stream;
+    work.bytes = bytes;
+    work.correlation_id = correlation_id;
+    Run(work, duration_ns);
+  });
+}
+
+}  // namespace
+
+extern "C" {
+
+CUresult cuInit(unsigned int) {
+  static std::once_flag once;
+  std::call_once(once, [] {
+    const char* path = std::getenv("CUDA_INJECTION64_PATH");
+    if (path == nullptr) return;
+    void* library = dlopen(path, RTLD_NOW);
+    if (library == nullptr) std::fprintf(stderr, "stand-in: %s\n", dlerror());
+    auto* start = library ? reinterpret_cast<int (*)()>(dlsym(library, "InitializeInjection")) : nullptr;
+    if (start != nullptr) start();
+  });
+  return CUDA_SUCCESS;
+}
+
+CUresult cuCtxGetCurrent(CUcontext* context) {
+  *context = reinterpret_cast<CUcontext>(static_cast<uintptr_t>(t_context));
+  return CUDA_SUCCESS;
+}
+
+CUresult cuCtxSynchronize() {
+  uint64_t now;
+  while ((now = spanlite::NowNs()) < g_last_end)
+    std::this_thread::sleep_for(std::chrono::nanoseconds(g_last_end - now));
+  return CUDA_SUCCESS;
+}
+
+CUresult cuStreamIsCapturing(CUstream, CUstreamCaptureStatus* status) {
+  *status = CU_STREAM_CAPTURE_STATUS_NONE;
+  return CUDA_SUCCESS;
+}
+
+void standin_watch(const StandinHooks* hooks) { g_hooks = hooks; }
+
+uint32_t standin_context(uint32_t device) {
+  t_device = device;
+  // One primary context a device, as the runtime has it.
+  t_context = device + 1;
+  return t_context;
+}
+
+void standin_launch(uint32_t stream, const char* name, uint64_t duration_ns) {
+  Single(StandinCall::kLaunch, StandinWork::kKernel, stream, name, 0, duration_ns);
+}
+
+void standin_memcpy(uint32_t stream, uint64_t bytes, uint64_t duration_ns) {
+  Single(StandinCall::kMemcpy, StandinWork::kMemcpy, stream, nullptr, bytes, duration_ns);
+}
+
+void standin_memset(uint32_t stream, uint64_t bytes, uint64_t duration_ns) {
+  Single(StandinCall::kMemset, StandinWork::kMemset, stream, nullptr, bytes, duration_ns);
+}
+
+uint32_t standin_graph(uint32_t nodes) {
+  std::lock_guard<std::mutex> lock(g_mutex);
+  g_graph_nodes.push_back(nodes);
+  return static_cast<uint32_t>(g_graph_nodes.size());
+}
+
+uint32_t standin_graphs() {
+  std::lock_guard<std::mutex> lock(g_mutex);
+  return static_cast<uint32_t>(g_graph_nodes.size());
+}
+
+void standin_graph_launch(uint32_t graph, uint32_t stream, uint64_t node_ns) {
+  uint32_t nodes;
+  {
+    std::lock_guard<std::mutex> lock(g_mutex);
+    nodes = g_graph_nodes.at(graph - 1);
+  }
+  Call(StandinCall::kGraphLaunch, [=](uint32_t correlation_id) {
+    for (uint32_t node = 0; node < nodes; ++node) {
+      StandinWork work{};
+      work.name = "graph_kernel";
+      work.stream = stream;
+      work.correlation_id = correlation_id;
+      work.graph_id = graph;
+      work.graph_node_id = static_cast<uint64_t>(graph) << 32 | node;
+      Run(work, node_ns);
+    }
+  });
+}
+
+bool standin_busy() { return spanlite::NowNs() < g_last_end; }
+
+}  // extern "C"

@@ -1,0 +1,429 @@
+// The stand-in CUPTI: activity records of the stand-in device, delivered in buffers from a
+// thread of its own. It does what the real one was seen to do, also where that is unkind:
+// detaching with work in flight, or after an attach with work in flight, ends the process; so
+// does graph trace after a graph exists; work still running when its activity goes off leaves no
+// record. Faults on request:
+//   STANDIN_REFUSE=register|kernels        another profiler, MPS
+//   STANDIN_ZERO_EVERY, STANDIN_INVERT_EVERY, STANDIN_DROP_EVERY=N   every Nth kernel
+//   STANDIN_REPLAY=FILE                    records to deliver at the first flush (replay.h)
+#include <algorithm>
+#include <atomic>
+#include <condition_variable>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <cupti.h>
+
+#include "clock.h"
+#include "replay.h"
+#include "standin.h"
+
+namespace {
+
+// Completed records that make the thread deliver by itself.
+constexpr size_t kFullBuffer = 4096;
+
+union Record {
+  CUpti_Activity base;
+  CUpti_ActivityKernel10 kernel;
+  CUpti_ActivityMemcpy6 memcpy_;
+  CUpti_ActivityMemset4 memset_;
+  CUpti_ActivityAPI api;
+};
+
+struct Pending {
+  Record record;
+  uint64_t end_ns;
+};
+
+size_t SizeOf(CUpti_ActivityKind kind) {
+  switch (kind) {
+    case CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL: return sizeof(CUpti_ActivityKernel10);
+    case CUPTI_ACTIVITY_KIND_MEMCPY: return sizeof(CUpti_ActivityMemcpy6);
+    case CUPTI_ACTIVITY_KIND_MEMSET: return sizeof(CUpti_ActivityMemset4);
+    default: return sizeof(CUpti_ActivityAPI);
+  }
+}
+
+uint64_t Number(const char* name) {
+  const char* text = std::getenv(name);
+  return text == nullptr ? 0 : std::strtoull(text, nullptr, 10);
+}
+
+bool Refuses(const char* what) {
+  const char* text = std::getenv("STANDIN_REFUSE");
+  return text != nullptr && std::strcmp(text, what) == 0;
+}
+
+[[noreturn]] void Die(const char* why) {
+  std::fprintf(stderr, "stand-in CUPTI: unspecified launch failure: %s\n", why);
+  std::abort();
+}
+
+struct Cupti {
+  std::mutex mutex;
+  std::condition_variable wake, done;
+  std::vector<Pending> pending;
+  std::set<CUpti_ActivityKind> kinds;
+  std::set<uint32_t> runtime_off;
+  std::map<std::string, uint64_t> counts;
+  CUpti_BuffersCallbackRequestFunc request = nullptr;
+  CUpti_BuffersCallbackCompleteFunc complete = nullptr;
+  bool attached = false, poisoned = false, replayed = false;
+  uint64_t kernels = 0, wanted = 0, served = 0;
+  bool forced = false;
+  size_t dropped = 0;
+  std::vector<std::string> replay_names;
+  std::thread thread;
+};
+
+// Never deleted: its thread outlives main.
+Cupti& C() {
+  static Cupti* cupti = new Cupti;
+  return *cupti;
+}
+
+void Add(const Record& record, uint64_t end_ns) {  // under the lock
+  C().pending.push_back({record, end_ns});
+  if (C().pending.size() % kFullBuffer == 0) C().wake.notify_all();
+}
+
+Record KernelRecord(const StandinWork& work) {
+  Record record{};
+  auto& out = record.kernel;
+  out.kind = CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL;
+  out.start = work.start_ns;
+  out.end = work.end_ns;
+  out.deviceId = work.device;
+  out.contextId = work.context;
+  out.streamId = work.stream;
+  out.correlationId = work.correlation_id;
+  out.graphId = work.graph_id;
+  out.graphNodeId = work.graph_node_id;
+  out.name = work.name;
+  out.gridX = out.gridY = out.gridZ = 1;
+  out.blockX = 128;
+  out.blockY = out.blockZ = 1;
+  out.registersPerThread = 32;
+  return record;
+}
+
+void SeeWork(const StandinWork& work) {
+  Cupti& c = C();
+  static const uint64_t zero = Number("STANDIN_ZERO_EVERY"), invert = Number("STANDIN_INVERT_EVERY"),
+                        drop = Number("STANDIN_DROP_EVERY");
+  std::lock_guard<std::mutex> lock(c.mutex);
+  Record record{};
+  if (work.kind == StandinWork::kKernel) {
+    if (c.kinds.count(CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL) == 0) return;
+    record = KernelRecord(work);
+    const uint64_t number = ++c.kernels;
+    if (zero && number % zero == 0) record.kernel.start = record.kernel.end = 0;
+    if (invert && number % invert == 0) std::swap(record.kernel.start, record.kernel.end);
+    if (drop && number % drop == 0) {
+      ++c.dropped;
+      return;
+    }
+  } else if (work.kind == StandinWork::kMemcpy) {
+    if (c.kinds.count(CUPTI_ACTIVITY_KIND_MEMCPY) == 0) return;
+    auto& out = record.memcpy_;
+    out.kind = CUPTI_ACTIVITY_KIND_MEMCPY;
+    out.copyKind = CUPTI_ACTIVITY_MEMCPY_KIND_HTOD;
+    out.start = work.start_ns;
+    out.end = work.end_ns;
+    out.bytes = work.bytes;
+    out.deviceId = work.device;
+    out.contextId = work.context;
+    out.streamId = work.stream;
+    out.correlationId = work.correlation_id;
+  } else {
+    if (c.kinds.count(CUPTI_ACTIVITY_KIND_MEMSET) == 0) return;
+    auto& out = record.memset_;
+    out.kind = CUPTI_ACTIVITY_KIND_MEMSET;
+    out.start = work.start_ns;
+    out.end = work.end_ns;
+    out.bytes = work.bytes;
+    out.deviceId = work.device;
+    out.contextId = work.context;
+    out.streamId = work.stream;
+    out.correlationId = work.correlation_id;
+  }
+  Add(record, work.end_ns);
+}
+
+uint32_t CallId(StandinCall::Kind kind) {
+  switch (kind) {
+    case StandinCall::kLaunch: return CUPTI_RUNTIME_TRACE_CBID_cudaLaunchKernel_v7000;
+    case StandinCall::kGraphLaunch: return CUPTI_RUNTIME_TRACE_CBID_cudaGraphLaunch_v10000;
+    case StandinCall::kMemcpy: return CUPTI_RUNTIME_TRACE_CBID_cudaMemcpyAsync_v3020;
+    case StandinCall::kMemset: return CUPTI_RUNTIME_TRACE_CBID_cudaMemsetAsync_v3020;
+    default: return CUPTI_RUNTIME_TRACE_CBID_cudaDeviceSynchronize_v3020;
+  }
+}
+
+void SeeCall(const StandinCall& call) {
+  Cupti& c = C();
+  std::lock_guard<std::mutex> lock(c.mutex);
+  const uint32_t id = CallId(call.kind);
+  if (c.kinds.count(CUPTI_ACTIVITY_KIND_RUNTIME) == 0 || c.runtime_off.count(id) != 0) return;
+  Record record{};
+  record.api.kind = CUPTI_ACTIVITY_KIND_RUNTIME;
+  record.api.cbid = id;
+  record.api.start = call.start_ns;
+  record.api.end = call.end_ns;
+  record.api.threadId = call.thread_id;
+  record.api.correlationId = call.correlation_id;
+  Add(record, call.end_ns);
+}
+
+const StandinHooks g_hooks = {&SeeWork, &SeeCall};
+
+Record FromReplay(const ReplayRow& row, const std::vector<std::string>& names) {
+  Record record{};
+  const auto kind = static_cast<CUpti_ActivityKind>(row.kind);
+  record.base.kind = kind;
+  if (kind == CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL) {
+    auto& out = record.kernel;
+    out.start = row.start_ns;
+    out.end = row.end_ns;
+    out.graphNodeId = row.graph_node_id;
+    out.deviceId = row.device;
+    out.contextId = row.context;
+    out.streamId = row.stream;
+    out.correlationId = row.correlation_id;
+    out.graphId = row.graph_id;
+    out.gridX = static_cast<int32_t>(row.grid[0]);
+    out.gridY = static_cast<int32_t>(row.grid[1]);
+    out.gridZ = static_cast<int32_t>(row.grid[2]);
+    out.blockX = static_cast<int32_t>(row.block[0]);
+    out.blockY = static_cast<int32_t>(row.block[1]);
+    out.blockZ = static_cast<int32_t>(row.block[2]);
+    out.clusterX = row.cluster[0];
+    out.clusterY = row.cluster[1];
+    out.clusterZ = row.cluster[2];
+    out.registersPerThread = static_cast<uint16_t>(row.registers);
+    out.staticSharedMemory = static_cast<int32_t>(row.static_shared);
+    out.dynamicSharedMemory = static_cast<int32_t>(row.dynamic_shared);
+    out.sharedMemoryExecuted = row.executed_shared;
+    out.localMemoryPerThread = row.local_per_thread;
+    out.launchType = static_cast<uint8_t>(row.launch_type);
+    out.name = names.at(row.name).c_str();
+  } else if (kind == CUPTI_ACTIVITY_KIND_MEMCPY) {
+    auto& out = record.memcpy_;
+    out.start = row.start_ns;
+    out.end = row.end_ns;
+    out.bytes = row.bytes;
+    out.graphNodeId = row.graph_node_id;
+    out.deviceId = row.device;
+    out.contextId = row.context;
+    out.streamId = row.stream;
+    out.correlationId = row.correlation_id;
+    out.graphId = row.graph_id;
+    out.copyKind = static_cast<uint8_t>(row.copy_kind);
+  } else {
+    auto& out = record.api;
+    out.start = row.start_ns;
+    out.end = row.end_ns;
+    out.threadId = row.thread_id;
+    out.correlationId = row.correlation_id;
+    out.cbid = row.call;
+  }
+  return record;
+}
+
+// The file's records go into the queue as they are, ended long ago.
+void LoadReplay() {
+  Cupti& c = C();
+  const char* path = std::getenv("STANDIN_REPLAY");
+  if (path == nullptr || c.replayed) return;
+  c.replayed = true;
+  std::FILE* file = std::fopen(path, "rb");
+  ReplayHeader header{};
+  if (file == nullptr || std::fread(&header, sizeof header, 1, file) != 1) Die("no replay file");
+  for (uint32_t i = 0; i < header.names; ++i) {
+    uint32_t length = 0;
+    if (std::fread(&length, sizeof length, 1, file) != 1) Die("short replay file");
+    std::string name(length, '\0');
+    if (length != 0 && std::fread(name.data(), length, 1, file) != 1) Die("short replay file");
+    c.replay_names.push_back(name);
+  }
+  ReplayRow row;
+  while (std::fread(&row, sizeof row, 1, file) == 1)
+    c.pending.push_back({FromReplay(row, c.replay_names), 0});
+  std::fclose(file);
+}
+
+void Pack(std::vector<Pending> ready) {  // without the lock: it calls the client
+  Cupti& c = C();
+  for (size_t at = 0; at < ready.size();) {
+    uint8_t* buffer = nullptr;
+    size_t size = 0, most = 0, used = 0;
+    if (c.request != nullptr) c.request(&buffer, &size, &most);
+    if (buffer == nullptr || size == 0) {
+      std::lock_guard<std::mutex> lock(c.mutex);
+      c.dropped += ready.size() - at;
+      return;
+    }
+    for (; at < ready.size(); ++at) {
+      const size_t bytes = SizeOf(ready[at].record.base.kind);
+      if (used + bytes > size) break;
+      std::memcpy(buffer + used, &ready[at].record, bytes);
+      used += bytes;
+    }
+    c.complete(nullptr, 0, buffer, size, used);
+  }
+}
+
+void Deliver() {
+  Cupti& c = C();
+  std::unique_lock<std::mutex> lock(c.mutex);
+  while (true) {
+    c.wake.wait(lock, [&] { return c.served != c.wanted || c.pending.size() >= kFullBuffer; });
+    const uint64_t goal = c.wanted;
+    const uint64_t now = c.forced ? UINT64_MAX : spanlite::NowNs();
+    const bool asked = c.served != c.wanted;
+    std::vector<Pending> ready;
+    auto rest = std::stable_partition(c.pending.begin(), c.pending.end(),
+                                      [now](const Pending& p) { return p.end_ns > now; });
+    ready.assign(rest, c.pending.end());
+    c.pending.erase(rest, c.pending.end());
+    lock.unlock();
+    Pack(std::move(ready));
+    if (!asked) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    lock.lock();
+    c.served = goal;
+    c.forced = false;
+    c.done.notify_all();
+  }
+}
+
+}  // namespace
+
+extern "C" {
+
+uint64_t standin_cupti_count(const char* what) {
+  std::lock_guard<std::mutex> lock(C().mutex);
+  return C().counts[what];
+}
+
+CUptiResult cuptiGetVersion(uint32_t* version) {
+  *version = CUPTI_API_VERSION;
+  return CUPTI_SUCCESS;
+}
+
+CUptiResult cuptiGetTimestamp(uint64_t* timestamp) {
+  *timestamp = spanlite::NowNs();
+  return CUPTI_SUCCESS;
+}
+
+CUptiResult cuptiSetThreadIdType(CUpti_ActivityThreadIdType) { return CUPTI_SUCCESS; }
+
+CUptiResult cuptiActivityRegisterCallbacks(CUpti_BuffersCallbackRequestFunc request,
+                                           CUpti_BuffersCallbackCompleteFunc complete) {
+  if (Refuses("register")) return CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED;
+  Cupti& c = C();
+  std::lock_guard<std::mutex> lock(c.mutex);
+  ++c.counts["register"];
+  c.request = request;
+  c.complete = complete;
+  if (!c.attached) {
+    c.attached = true;
+    c.poisoned = c.poisoned || standin_busy();
+    standin_watch(&g_hooks);
+    if (!c.thread.joinable()) c.thread = std::thread(&Deliver);
+  }
+  return CUPTI_SUCCESS;
+}
+
+CUptiResult cuptiActivityEnable(CUpti_ActivityKind kind) {
+  Cupti& c = C();
+  std::lock_guard<std::mutex> lock(c.mutex);
+  if (Refuses("kernels") && kind == CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL)
+    return CUPTI_ERROR_NOT_COMPATIBLE;
+  if (kind == CUPTI_ACTIVITY_KIND_GRAPH_TRACE && standin_graphs() != 0)
+    Die("graph trace after a graph was instantiated");
+  if (kind == CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL) ++c.counts["enable"];
+  c.kinds.insert(kind);
+  if (kind == CUPTI_ACTIVITY_KIND_RUNTIME) c.runtime_off.clear();
+  LoadReplay();
+  return CUPTI_SUCCESS;
+}
+
+CUptiResult cuptiActivityDisable(CUpti_ActivityKind kind) {
+  Cupti& c = C();
+  std::lock_guard<std::mutex> lock(c.mutex);
+  c.kinds.erase(kind);
+  if (kind != CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL) return CUPTI_SUCCESS;
+  ++c.counts["disable"];
+  const uint64_t now = spanlite::NowNs();
+  const auto lost = [now](const Pending& p) {
+    return p.end_ns > now && p.record.base.kind == CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL;
+  };
+  const size_t before = c.pending.size();
+  c.pending.erase(std::remove_if(c.pending.begin(), c.pending.end(), lost), c.pending.end());
+  c.counts["lost_at_edge"] += before - c.pending.size();
+  return CUPTI_SUCCESS;
+}
+
+CUptiResult cuptiActivityEnableRuntimeApi(CUpti_CallbackId id, uint8_t enable) {
+  Cupti& c = C();
+  std::lock_guard<std::mutex> lock(c.mutex);
+  if (id >= CUPTI_RUNTIME_TRACE_CBID_SIZE) return CUPTI_ERROR_INVALID_PARAMETER;
+  if (enable) c.runtime_off.erase(id);
+  else c.runtime_off.insert(id);
+  return CUPTI_SUCCESS;
+}
+
+CUptiResult cuptiActivityEnableDriverApi(CUpti_CallbackId, uint8_t) { return CUPTI_SUCCESS; }
+
+CUptiResult cuptiActivityEnableHWTrace(uint8_t) { return CUPTI_ERROR_NOT_SUPPORTED; }
+
+CUptiResult cuptiActivityFlushAll(uint32_t flag) {
+  Cupti& c = C();
+  std::unique_lock<std::mutex> lock(c.mutex);
+  ++c.counts["flush"];
+  if (!c.thread.joinable()) return CUPTI_SUCCESS;
+  c.forced = c.forced || flag != 0;
+  const uint64_t ticket = ++c.wanted;
+  c.wake.notify_all();
+  c.done.wait(lock, [&] { return c.served >= ticket; });
+  return CUPTI_SUCCESS;
+}
+
+CUptiResult cuptiActivityGetNextRecord(uint8_t* buffer, size_t valid, CUpti_Activity** record) {
+  uint8_t* next = *record == nullptr
+                      ? buffer
+                      : reinterpret_cast<uint8_t*>(*record) + SizeOf((*record)->kind);
+  if (next >= buffer + valid) return CUPTI_ERROR_MAX_LIMIT_REACHED;
+  *record = reinterpret_cast<CUpti_Activity*>(next);
+  return CUPTI_SUCCESS;
+}
+
+CUptiResult cuptiActivityGetNumDroppedRecords(CUcontext, uint32_t, size_t* dropped) {
+  std::lock_guard<std::mutex> lock(C().mutex);
+  *dropped = C().dropped;
+  C().dropped = 0;
+  return CUPTI_SUCCESS;
+}
+
+CUptiResult cuptiFinalize() {
+  Cupti& c = C();
+  std::lock_guard<std::mutex> lock(c.mutex);
+  if (standin_busy()) Die("detached with work in flight");
+  if (c.poisoned) Die("detached after an attach with work in flight");
+  ++c.counts["finalize"];
+  standin_watch(nullptr);
+  c.attached = false;
+  c.kinds.clear();
+  c.pending.clear();
+  return CUPTI_SUCCESS;
+}
+
+}  // extern "C"
