@@ -118,8 +118,9 @@ class _Process:
         # Both kinds of steps share one engine: none may start before the last has ended.
         for _, chosen, _, duration, earliest in made:
             begin[chosen], end[chosen] = earliest, earliest + duration[:, 0]
-        late = np.cumsum(np.maximum(np.append(0, end[:-1] - begin[1:]), 0))
-        late += -late % self.config.device_tick_ns
+        tick = self.config.device_tick_ns
+        overlap = np.maximum(np.append(0, end[:-1] - begin[1:]), 0)
+        late = np.cumsum(-(-overlap // tick) * tick)
         begin, end = begin + late, end + late
         self.engine.clock_ns = max(self.engine.clock_ns, int(end[-1]) + 50_000)
         _note_times(plans, done, begin, end)

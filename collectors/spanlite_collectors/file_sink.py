@@ -1,0 +1,120 @@
+"""FileSink: batches into a file, as they would go to Kafka."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, BinaryIO, Self
+
+import numpy as np
+import pyarrow as pa
+from spanlite.codec import Batch, encode_batch
+from spanlite.errors import InputError
+
+from spanlite_collectors.batching import Batcher, Ready, hashes_of, split_by_bucket
+from spanlite_collectors.delivery.numbering import Numbering
+
+#: A batch lies in memory whole, so one that claims more is not one of ours.
+_MAX_MESSAGE_BYTES = 64 << 20
+
+
+class FileSink:
+    """A SpanSink that writes SpanBatch messages, each after its length as a varint.
+
+    That is protobuf's delimited form. Numbers and batch sizes are those of delivery. A
+    reader sees the file only when `close` has put it in its place.
+    """
+
+    def __init__(self, path: Path, numbering: Numbering, batch_spans: int) -> None:
+        self.messages = self.bytes = self.spans = 0
+        self._path, self._numbering = path, numbering
+        self._draft = path.with_name(f".{path.name}.part")
+        self._batcher = Batcher(batch_spans=batch_spans)
+        try:
+            self._file = self._draft.open("wb")
+        except OSError as error:
+            raise InputError(f"'{path}' cannot be written: {error.strerror}") from None
+
+    def write(self, spans: pa.RecordBatch, resource: Mapping[str, Any]) -> None:
+        """Take spans of one resource."""
+        mask = np.uint64(self._numbering.bucket_count - 1)
+        buckets = (hashes_of(spans) & mask).astype(np.int64)
+        for bucket, rows in split_by_bucket(spans, buckets):
+            self._batcher.add(bucket, rows, resource)
+        self._write_all(self._batcher.take_full())
+
+    def drop(self, reason: str, spans: int) -> None:
+        """Count spans for the next header."""
+        self._numbering.drop(reason, spans)
+
+    def flush(self) -> None:
+        """Write all that is pending."""
+        self._write_all(self._batcher.take_all())
+        self._file.flush()
+
+    def close(self) -> None:
+        """Write the rest and put the file in its place."""
+        self.flush()
+        self._file.close()
+        self._draft.replace(self._path)
+
+    def __enter__(self) -> Self:
+        """The sink."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close it; after an error leave no file."""
+        if error is None:
+            self.close()
+        else:
+            self._file.close()
+            self._draft.unlink(missing_ok=True)
+
+    def _write_all(self, batches: Iterable[Ready]) -> None:
+        for ready in batches:
+            header = self._numbering.peek_header(ready.bucket, ready.spans.num_rows)
+            payload = encode_batch(Batch(header, ready.spans, ready.resource))
+            self._numbering.commit(header)
+            self._file.write(_varint(len(payload)) + payload)
+            self.messages += 1
+            self.spans += ready.spans.num_rows
+            self.bytes += len(payload)
+
+
+def read_messages(path: Path) -> Iterator[bytes]:
+    """The messages of such a file. Raises InputError where it is cut off or is none."""
+    with path.open("rb") as file:
+        while size := _read_length(file, path):
+            payload = file.read(size) if size <= _MAX_MESSAGE_BYTES else b""
+            if len(payload) != size:
+                raise InputError(f"'{path}' is cut off, or holds no length-delimited messages")
+            yield payload
+
+
+def _varint(value: int) -> bytes:
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes([*out, value])
+
+
+def _read_length(file: BinaryIO, path: Path) -> int:
+    """The length before a message; 0 at the end of the file."""
+    value = shift = 0
+    while byte := file.read(1):
+        value |= (byte[0] & 0x7F) << shift
+        shift += 7
+        if byte[0] < 0x80:
+            return value
+        if shift > 35:
+            break
+    if shift:
+        raise InputError(f"'{path}' is cut off, or holds no length-delimited messages")
+    return 0

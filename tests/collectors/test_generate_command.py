@@ -1,0 +1,55 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from spanlite.cli import main
+from spanlite.codec import decode_batch
+from spanlite.errors import InputError
+from spanlite_collectors.file_sink import read_messages
+
+SMALL = ["generate", "--spans", "3000", "--layers", "2", "--seed", "4", "--start", "2026-12-01"]
+
+
+def test_a_file_of_batches(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "spans.bin"
+    assert main([*SMALL, "--output", str(path)]) == 0
+    batches = [decode_batch(message) for message in read_messages(path)]
+    spans = sum(batch.spans.num_rows for batch in batches)
+    assert f"generated {spans} spans" in capsys.readouterr().out
+    assert spans >= 3000
+    for bucket in {batch.header.bucket for batch in batches}:
+        own = [batch.header for batch in batches if batch.header.bucket == bucket]
+        assert [header.seq for header in own] == list(range(len(own)))
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_file_that_is_cut_off(tmp_path: Path) -> None:
+    path = tmp_path / "spans.bin"
+    main([*SMALL, "--output", str(path)])
+    whole = path.read_bytes()
+    for size in (len(whole) - 1, 1):
+        path.write_bytes(whole[:size])
+        with pytest.raises(InputError, match="cut off"):
+            list(read_messages(path))
+
+
+def test_a_dry_run_needs_no_broker(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*SMALL, "--dry-run"]) == 0
+    assert "generated" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "words", [["--hosts", "0"], ["--error-share", "2"], ["--start", "yesterday"], ["--output", "/"]]
+)
+def test_wrong_values_are_told(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*SMALL, *([] if "--output" in words else ["--dry-run"]), *words]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_the_rate_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    slept: list[float] = []
+    monkeypatch.setattr("spanlite_collectors.commands.generate.time.sleep", slept.append)
+    assert main([*SMALL, "--dry-run", "--rate", "1"]) == 0
+    # At one span a second, 3,000 spans are due after 50 minutes.
+    assert max(slept) > 2_000
