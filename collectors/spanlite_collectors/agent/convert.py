@@ -1,0 +1,278 @@
+"""Records of one drain become rows. Vectorised; only distinct texts are looked at one by one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from spanlite.flags import SpanFlag
+from spanlite.kinds import CopyKind, SpanKind, SpanStatus
+from spanlite.schema import LAUNCH_COLUMNS
+
+from spanlite_collectors.agent.calls import call_name
+from spanlite_collectors.agent.layout import STRING_HEAD, RecordType
+from spanlite_collectors.agent.messages import Context, Message, Metric, Reader
+from spanlite_collectors.agent.ring import Records
+from spanlite_collectors.agent.rows import DEVICE, HOST, Rows, Texts, empty
+from spanlite_collectors.importers._json_text import to_json
+
+_NO_STREAM = 0xFFFFFFFF
+_NOT_READY = 600
+_SYNCS = ("sync", "event sync", "stream wait event", "stream sync", "context sync")
+_OVERHEADS = {1: "driver compiler", 1 << 16: "CUPTI buffer flush", 5 << 16: "lazy function loading"}
+#: NVTX payload types -> how to read the eight bytes.
+_PAYLOADS = {1: "<u8", 2: "<i8", 3: "<f8", 4: "<u4", 5: "<i4", 6: "<f4"}
+#: Samples of metrics whose range has not ended yet.
+_MAX_OPEN_SAMPLES = 1 << 16
+
+
+class StringTable:
+    """Ring ids to text. Two generations: an agent that starts anew may still use old ids."""
+
+    def __init__(self) -> None:
+        self._new: dict[int, str] = {}
+        self._old: dict[int, str] = {}
+
+    def take(self, raw: bytes) -> None:
+        """Read string records, one behind the other."""
+        at = 0
+        while at + STRING_HEAD.itemsize <= len(raw):
+            size, _, _, number, length = np.frombuffer(raw, STRING_HEAD, 1, at)[0].tolist()
+            if number == 0:
+                self._old, self._new = self._new, {}
+            else:
+                begin = at + STRING_HEAD.itemsize
+                self._new[number] = raw[begin : begin + length].decode(errors="replace")
+            at += max(size, 8)
+
+    def text(self, number: int) -> str:
+        """The text; empty where it never came."""
+        found = self._new.get(number)
+        return found if found is not None else self._old.get(number, "")
+
+
+@dataclass
+class Converted:
+    """Rows of one drain."""
+
+    host: Rows
+    device: Rows
+    windows: Records
+    steps: Records
+    #: Requests that a step names, by the step's range id.
+    links: dict[int, tuple[Context, ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A value of a custom metric."""
+
+    metric: Metric
+    value: float
+
+
+class Converter:
+    """Turns records of one process into rows. Keeps its strings."""
+
+    def __init__(self, texts: Texts, sampled: Callable[[Sample], None] | None = None) -> None:
+        self._texts, self._sampled = texts, sampled or (lambda sample: None)
+        self._strings = StringTable()
+        self._reader = Reader()
+        self._samples: dict[int, dict[str, float]] = {}
+
+    def convert(self, records: dict[RecordType, Records], raw_strings: bytes) -> Converted:
+        """All rows of one drain."""
+        self._strings.take(raw_strings)
+        out = Converted(
+            empty(0, HOST),
+            empty(0, DEVICE),
+            records.get(RecordType.WINDOW, np.empty(0, object)),
+            records.get(RecordType.STEP, np.empty(0, object)),
+        )
+        host = [self._ranges(records[RecordType.RANGE], out)] if RecordType.RANGE in records else []
+        if RecordType.API in records:
+            host.append(self._calls(records[RecordType.API]))
+        if RecordType.OVERHEAD in records:
+            host.append(self._overheads(records[RecordType.OVERHEAD]))
+        device = [
+            convert(records[kind])
+            for kind, convert in (
+                (RecordType.KERNEL, self._kernels),
+                (RecordType.MEMCPY, self._copies),
+                (RecordType.MEMSET, self._sets),
+                (RecordType.SYNC, self._syncs),
+                (RecordType.GRAPH, self._graphs),
+            )
+            if kind in records
+        ]
+        out.host = np.concatenate([out.host, *host])
+        out.device = np.concatenate([out.device, *device])
+        return out
+
+    def _codes(self, numbers: npt.NDArray[Any], name: Callable[[int], str]) -> Rows:
+        """Text numbers for ids, the distinct ones looked up one by one."""
+        distinct, inverse = np.unique(numbers, return_inverse=True)
+        codes = [self._texts.code(name(number)) for number in distinct.tolist()]
+        return np.array(codes, np.int32)[inverse.ravel()]
+
+    def _device(self, kind: SpanKind, records: Records) -> Rows:
+        rows = _timed(records, DEVICE)
+        rows["kind"] = kind
+        rows["correlation"] = records["correlation_id"]
+        rows["context"] = records["context"]
+        rows["stream"] = np.where(
+            records["stream"] == _NO_STREAM, -1, records["stream"].astype(np.int64)
+        )
+        for column in ("device", "graph_id"):
+            if column in (records.dtype.names or ()):
+                rows[column] = records[column]
+        if "graph_node_id" in (records.dtype.names or ()):
+            rows["graph_node"] = records["graph_node_id"]
+        return rows
+
+    def _kernels(self, records: Records) -> Rows:
+        rows = self._device(SpanKind.KERNEL, records)
+        rows["name"] = self._codes(records["name"], self._strings.text)
+        for column in LAUNCH_COLUMNS:
+            rows[column] = records[column]
+        return rows
+
+    def _copies(self, records: Records) -> Rows:
+        rows = self._device(SpanKind.MEMCPY, records)
+        kind = np.where(records["copy_kind"] < len(CopyKind), records["copy_kind"], 0)
+        rows["copy_kind"], rows["bytes"] = kind, records["bytes"]
+        rows["name"] = self._codes(
+            kind, lambda number: f"memcpy {CopyKind(number).name}" if number else "memcpy"
+        )
+        return rows
+
+    def _sets(self, records: Records) -> Rows:
+        rows = self._device(SpanKind.MEMSET, records)
+        rows["bytes"], rows["name"] = records["bytes"], self._texts.code("memset")
+        return rows
+
+    def _syncs(self, records: Records) -> Rows:
+        rows = self._device(SpanKind.SYNC, records)
+        rows["name"] = self._codes(
+            records["kind"], lambda n: _SYNCS[n] if n < len(_SYNCS) else f"sync {n}"
+        )
+        return rows
+
+    def _graphs(self, records: Records) -> Rows:
+        rows = self._device(SpanKind.GRAPH_LAUNCH, records)
+        rows["name"] = self._texts.code("CUDA graph")
+        return rows
+
+    def _calls(self, records: Records) -> Rows:
+        rows = _timed(records, HOST)
+        runtime = records["domain"] == 1
+        rows["kind"] = np.where(runtime, SpanKind.RUNTIME_CALL, SpanKind.DRIVER_CALL)
+        rows["thread"], rows["correlation"] = records["thread_id"], records["correlation_id"]
+        both = records["call"].astype(np.int64) << 1 | runtime
+        rows["name"] = self._codes(both, lambda number: call_name(number & 1, number >> 1))
+        failed = ~np.isin(records["result"], (0, _NOT_READY))
+        rows["status"] = np.where(failed, SpanStatus.ERROR, SpanStatus.UNSET)
+        for row in np.flatnonzero(failed).tolist():
+            text = to_json({"return_value": int(records["result"][row])})
+            rows["attributes"][row] = self._texts.code(text)
+        return rows
+
+    def _overheads(self, records: Records) -> Rows:
+        rows = _timed(records, HOST)
+        rows["kind"], rows["thread"] = SpanKind.OVERHEAD, records["thread_id"]
+        rows["name"] = self._codes(
+            records["kind"], lambda number: _OVERHEADS.get(number, f"overhead {number}")
+        )
+        return rows
+
+    def _ranges(self, records: Records, out: Converted) -> Rows:
+        rows = _timed(records, HOST)
+        for column, source in (("thread", "thread_id"), ("id", "id"), ("parent_id", "parent_id")):
+            rows[column] = records[source]
+        both = records["domain"].astype(np.uint64) << np.uint64(32) | records["name"]
+        keep = np.ones(len(rows), np.bool_)
+        distinct, inverse = np.unique(both, return_inverse=True)
+        for number, pair in enumerate(distinct.tolist()):
+            texts = self._strings
+            message = self._reader.read(texts.text(pair >> 32), texts.text(pair & 0xFFFFFFFF))
+            at = np.flatnonzero(inverse.ravel() == number) if len(distinct) > 1 else slice(None)
+            if message.metric:
+                keep[at] = False
+                self._take_samples(message.metric, records[at])
+            else:
+                self._describe(rows, at, message, out)
+        self._add_values(rows, records)
+        return rows[keep]
+
+    def _describe(self, rows: Rows, at: Any, message: Message, out: Converted) -> None:
+        rows["kind"][at], rows["name"][at] = message.kind, self._texts.code(message.name)
+        if message.attributes:
+            rows["attributes"][at] = self._texts.code(to_json(message.attributes))
+        if message.context:
+            for column, value in zip(
+                ("trace_low", "trace_high", "parent_span"), message.context, strict=True
+            ):
+                rows[column][at] = value
+        if message.links:
+            out.links.update(dict.fromkeys(rows["id"][at].tolist(), message.links))
+
+    def _take_samples(self, metric: Metric, records: Records) -> None:
+        for record in records:
+            value = _payload(record)
+            if value is None:
+                continue
+            self._sampled(Sample(metric, float(value)))
+            parent = int(record["parent_id"])
+            if parent and len(self._samples) < _MAX_OPEN_SAMPLES:
+                values = self._samples.setdefault(parent, {})
+                before = values.get(metric.key, 0.0) if metric.kind == "counter" else 0.0
+                values[metric.key] = before + float(value)
+
+    def _add_values(self, rows: Rows, records: Records) -> None:
+        """Payloads and samples of custom metrics become attributes of their ranges."""
+        odd = records["payload_type"] != 0
+        if self._samples:
+            ids = np.fromiter(self._samples, np.uint64, len(self._samples))
+            odd |= np.isin(records["id"], ids)
+        texts = self._texts.all() if odd.any() else []
+        for row in np.flatnonzero(odd).tolist():
+            code = int(rows["attributes"][row])
+            values = dict(_from_json(texts[code])) if 0 <= code < len(texts) else {}
+            payload = _payload(records[row])
+            if payload is not None:
+                values["nvtx.payload"] = payload
+            values |= self._samples.pop(int(records["id"][row]), {})
+            if values:
+                rows["attributes"][row] = self._texts.code(to_json(values))
+
+
+def _from_json(text: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(text)
+    return found
+
+
+def _payload(record: Any) -> int | float | None:
+    kind = _PAYLOADS.get(int(record["payload_type"]))
+    if kind is None:
+        return None
+    raw = int(record["payload"]).to_bytes(8, "little")
+    value: int | float = np.frombuffer(raw, kind, 1)[0].item()
+    return value
+
+
+def _timed(records: Records, dtype: np.dtype[Any]) -> Rows:
+    """Rows with times, flags and window; odd times are flagged, never mended."""
+    rows = empty(len(records), dtype)
+    start, end = records["start_ns"].astype(np.int64), records["end_ns"].astype(np.int64)
+    zero = (start == 0) | (end == 0)
+    rows["start"], rows["duration"] = start, np.where(end == 0, 0, end - start)
+    flags = np.where(zero, np.uint32(SpanFlag.ZERO_TIMESTAMP), np.uint32(0))
+    flags |= np.where(rows["duration"] < 0, np.uint32(SpanFlag.NEGATIVE_DURATION), np.uint32(0))
+    rows["flags"] = flags
+    if "window" in (records.dtype.names or ()):
+        rows["window"] = records["window"]
+    return rows

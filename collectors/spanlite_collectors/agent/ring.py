@@ -1,0 +1,180 @@
+"""One ring file, opened: records out, control in. All reading goes through the C library."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+from spanlite.errors import InputError, ServiceError
+
+from spanlite_collectors.agent.layout import (
+    CONTROL,
+    DROP_REASONS,
+    HEADER,
+    LAYOUT_VERSION,
+    RECORDS,
+    STATE,
+    TYPES,
+    Level,
+    RecordType,
+)
+
+LIBRARY_VARIABLE = "SPANLITE_RING_LIBRARY"
+#: Room for one drain of kernels (1.5 million a second at a drain each 200 ms fit).
+_LARGE_BYTES = 32 << 20
+_SMALL_BYTES = 4 << 20
+_LARGE = (RecordType.KERNEL, RecordType.API, RecordType.RANGE)
+
+Records: TypeAlias = npt.NDArray[Any]
+
+
+def library_path() -> Path:
+    """Where the library lies; it need not exist."""
+    named = os.environ.get(LIBRARY_VARIABLE)
+    return Path(named) if named else Path(__file__).parents[1] / "lib" / "libspanlite_ring.so"
+
+
+@lru_cache(1)
+def library() -> ctypes.CDLL:
+    """The C library. Raises ServiceError where it is not there or is of another layout."""
+    path = library_path()
+    try:
+        found = ctypes.CDLL(str(path))
+        version = int(found.spanlite_ring_offset(5))
+    except (OSError, AttributeError) as error:
+        raise ServiceError(
+            f"{path} cannot be loaded ({error}); build it with `make agent` or set "
+            f"${LIBRARY_VARIABLE}"
+        ) from None
+    if version != LAYOUT_VERSION:
+        raise ServiceError(
+            f"{path} reads layout {version}, this daemon {LAYOUT_VERSION}; install both from one "
+            "version"
+        )
+    _declare(found)
+    return found
+
+
+def _declare(found: ctypes.CDLL) -> None:
+    handle = ctypes.c_void_p
+    found.spanlite_ring_open.restype = handle
+    found.spanlite_ring_open.argtypes = [ctypes.c_char_p]
+    found.spanlite_ring_header.restype = handle
+    found.spanlite_ring_drain.restype = ctypes.c_int64
+    found.spanlite_ring_drain.argtypes = [handle, handle, handle, handle, ctypes.c_uint32]
+    found.spanlite_ring_skip_torn.restype = ctypes.c_int64
+    for name in ("close", "header", "producer_alive", "skip_torn"):
+        getattr(found, f"spanlite_ring_{name}").argtypes = [handle]
+
+
+class _Buffers:
+    """One set of buffers that all rings of a thread drain into."""
+
+    def __init__(self) -> None:
+        self.arrays = [np.empty(0, np.uint8)] * TYPES
+        for kind in RecordType:
+            size = _LARGE_BYTES if kind in _LARGE else _SMALL_BYTES
+            self.arrays[kind] = np.empty(size, np.uint8)  # touched only as far as used
+        addresses = [array.ctypes.data if len(array) else None for array in self.arrays]
+        self.pointers = (ctypes.c_void_p * TYPES)(*addresses)
+        self.capacities = (ctypes.c_uint64 * TYPES)(*[len(array) for array in self.arrays])
+        self.used = (ctypes.c_uint64 * TYPES)()
+
+
+class Ring:
+    """A mapped ring. Raises InputError where the file is none. Not thread-safe."""
+
+    _buffers: _Buffers | None = None
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._library = library()
+        self._handle = self._library.spanlite_ring_open(os.fsencode(path))
+        if not self._handle:
+            raise InputError(
+                f"{path} is not a ring of layout {LAYOUT_VERSION}; if no agent of another "
+                "version made it, delete it"
+            )
+        address = self._library.spanlite_ring_header(self._handle)
+        self.header = _view(address, HEADER)
+        self.control = _view(address + self._offset(0), CONTROL)
+        self.state = _view(address + self._offset(1), STATE)
+        self._dropped = _view(address + self._offset(2), np.dtype(("u8", (8,))))
+        self._drops_seen = np.zeros(8, np.uint64)
+
+    def _offset(self, field: int) -> int:
+        return int(self._library.spanlite_ring_offset(field))
+
+    @property
+    def process_id(self) -> int:
+        """In the process's own PID namespace."""
+        return int(self.header["process_id"][0])
+
+    @property
+    def executable(self) -> str:
+        """Path of the program."""
+        return bytes(self.header["executable"][0]).decode(errors="replace")
+
+    @property
+    def level(self) -> Level:
+        """What the agent is asked to record."""
+        value = int(self.control["level"][0])
+        return Level(value) if value in list(Level) else Level.OFF
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process still holds the ring, in whatever PID namespace."""
+        return bool(self._library.spanlite_ring_producer_alive(self._handle))
+
+    def ask_strings_anew(self) -> None:
+        """Make the agent send all texts again: this daemon has seen none of them."""
+        self.control["strings_epoch"][0] += 1
+
+    def drain(self) -> tuple[int, dict[RecordType, Records], bytes]:
+        """(records or -1 where the file is damaged, arrays by type, raw strings).
+
+        The arrays are copies.
+        """
+        buffers = Ring._buffers = Ring._buffers or _Buffers()
+        count = self._library.spanlite_ring_drain(
+            self._handle,
+            ctypes.addressof(buffers.pointers),
+            ctypes.addressof(buffers.capacities),
+            ctypes.addressof(buffers.used),
+            TYPES,
+        )
+        found = {}
+        for kind, dtype in RECORDS.items():
+            used = int(buffers.used[kind])
+            if used and count > 0:
+                found[kind] = buffers.arrays[kind][:used].view(dtype).copy()
+        texts = buffers.arrays[RecordType.STRING][: int(buffers.used[RecordType.STRING])]
+        return int(count), found, texts.tobytes() if count > 0 else b""
+
+    def skip_torn(self) -> bool:
+        """Step over a record that a dead process never finished. False: there is none."""
+        return int(self._library.spanlite_ring_skip_torn(self._handle)) > 0
+
+    def new_drops(self) -> dict[str, int]:
+        """Records lost since the last call, by reason."""
+        now = self._dropped[0].copy()
+        fresh = now - self._drops_seen
+        self._drops_seen = now
+        return {word: int(n) for word, n in zip(DROP_REASONS, fresh, strict=False) if n}
+
+    def close(self) -> None:
+        """Unmap. Nothing of this object may be used after it."""
+        if self._handle:
+            del self.header, self.control, self.state, self._dropped
+            self._library.spanlite_ring_close(self._handle)
+            self._handle = None
+
+
+def _view(address: int, dtype: np.dtype[Any]) -> Records:
+    raw = (ctypes.c_uint8 * dtype.itemsize).from_address(address)
+    return np.frombuffer(raw, dtype=dtype, count=1)

@@ -1,0 +1,106 @@
+"""The rows that records become before they are spans, and the text they share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+from spanlite.schema import LAUNCH_COLUMNS
+
+Rows: TypeAlias = npt.NDArray[Any]
+
+#: Ranges and calls: what happens on a thread. `id` and `parent_id` are the agent's numbers of
+#: ranges; `trace_*` and `parent_span` come from W3C trace context (0: none).
+HOST = np.dtype(
+    [
+        ("kind", "u1"),
+        ("start", "i8"),
+        ("duration", "i8"),
+        ("name", "i4"),
+        ("attributes", "i4"),
+        ("status", "u1"),
+        ("process", "i4"),
+        ("thread", "u8"),
+        ("free_range", "?"),
+        ("correlation", "u8"),
+        ("flags", "u4"),
+        ("window", "u4"),
+        ("id", "u8"),
+        ("parent_id", "u8"),
+        ("trace_low", "u8"),
+        ("trace_high", "u8"),
+        ("parent_span", "u8"),
+    ]
+)
+
+#: Kernels, copies, graphs and waits: what a call started.
+DEVICE = np.dtype(
+    [
+        ("kind", "u1"),
+        ("start", "i8"),
+        ("duration", "i8"),
+        ("name", "i4"),
+        ("attributes", "i4"),
+        ("device", "i4"),
+        ("context", "i8"),
+        ("stream", "i8"),
+        ("correlation", "u8"),
+        ("graph_id", "u4"),
+        ("graph_node", "u8"),
+        ("bytes", "u8"),
+        ("copy_kind", "u1"),
+        ("flags", "u4"),
+        ("window", "u4"),
+        *[(name, "u4") for name in LAUNCH_COLUMNS],
+    ]
+)
+
+
+def empty(count: int, dtype: np.dtype[Any]) -> Rows:
+    """`count` rows that say "none" everywhere."""
+    out = np.zeros(count, dtype)
+    out["attributes"] = -1
+    for column in ("device", "context", "stream"):
+        if column in (dtype.names or ()):
+            out[column] = -1
+    return out
+
+
+class Texts:
+    """Each distinct text once; rows hold its number. Forgets what no row uses any more."""
+
+    def __init__(self, keep: int = 1 << 16) -> None:
+        self._keep = keep
+        self._codes: dict[str, int] = {}
+
+    def code(self, text: str) -> int:
+        """The number of a text."""
+        return self._codes.setdefault(text, len(self._codes))
+
+    def all(self) -> list[str]:
+        """All texts; position is number."""
+        return list(self._codes)
+
+    @property
+    def crowded(self) -> bool:
+        """Whether it is time to `renumber`."""
+        return len(self._codes) > self._keep
+
+    def renumber(self, columns: Iterable[npt.NDArray[np.int32]]) -> npt.NDArray[np.int32]:
+        """Forget all texts but those in the columns, and give each its new number.
+
+        Rewrites the columns in place and returns new number by old one (-1: forgotten).
+        """
+        columns = list(columns)
+        used = np.unique(np.concatenate([np.zeros(0, np.int32), *columns]))
+        used = used[used >= 0]
+        texts = self.all()
+        moved = np.full(len(texts) + 1, -1, np.int32)  # the last is what -1 picks
+        moved[used] = np.arange(len(used))
+        self._codes = {texts[old]: new for new, old in enumerate(used.tolist())}
+        for column in columns:
+            column[:] = moved[column]
+        self._keep = max(self._keep, 2 * len(used))
+        return moved
