@@ -17,6 +17,8 @@ from spanlite.v1 import spanlite_pb2 as pb
 
 #: As a job would with checkpoints some ten seconds apart.
 ROWS_A_FILE = 150_000
+#: Spans of one resource gathered before they are split by bucket.
+ROWS_GATHERED = 500_000
 
 
 class ArchiveMaker:
@@ -26,10 +28,21 @@ class ArchiveMaker:
         self.archive = Archive.create(root, bucket_count)
         self.spans = 0
         self._files = 0
+        self._waiting: dict[str, tuple[list[pa.RecordBatch], Mapping[str, Any]]] = {}
         self._builders = [SpanFileBuilder() for _ in range(bucket_count)]
 
     def write(self, spans: pa.RecordBatch, resource: Mapping[str, Any]) -> None:
         """Add spans of one resource, any traces mixed."""
+        batches, known = self._waiting.setdefault(repr(sorted(resource.items())), ([], resource))
+        batches.append(spans)
+        self.spans += spans.num_rows
+        if sum(batch.num_rows for batch in batches) >= ROWS_GATHERED:
+            self._split(batches, known)
+            batches.clear()
+
+    def _split(self, batches: list[pa.RecordBatch], resource: Mapping[str, Any]) -> None:
+        table = pa.Table.from_batches(batches).unify_dictionaries().combine_chunks()
+        [spans] = table.to_batches()
         low, high = spans["trace_id_low"].to_numpy(), spans["trace_id_high"].to_numpy()
         buckets = bucket_of(low, high, len(self._builders))
         order = np.argsort(buckets, kind="stable")
@@ -46,7 +59,6 @@ class ArchiveMaker:
             bucket=bucket, bucket_count=len(self._builders), producer="bench", created_ns=1
         )
         builder.add(BatchView(encode_batch(Batch(header, spans, dict(resource)))))
-        self.spans += spans.num_rows
         if builder.rows >= ROWS_A_FILE:
             self._flush(bucket, builder)
 
@@ -59,6 +71,9 @@ class ArchiveMaker:
 
     def finish(self) -> Archive:
         """Write what is left and compact everything."""
+        for batches, resource in self._waiting.values():
+            if batches:
+                self._split(batches, resource)
         for bucket, builder in enumerate(self._builders):
             self._flush(bucket, builder)
         compact(self.archive, Policy(grace_ns=-(1 << 62), keep_ns=0))
