@@ -107,6 +107,19 @@ def job_config(args: argparse.Namespace) -> JobConfig:
     )
 
 
+def job_flags(args: argparse.Namespace) -> list[str]:
+    """The flags of `add_job_arguments` that give these arguments, for another command line."""
+    parser = argparse.ArgumentParser(add_help=False)
+    add_job_arguments(parser)
+    out: list[str] = []
+    for action in parser._actions:
+        value = getattr(args, action.dest)
+        values = value if isinstance(value, list) else [] if value is None else [value]
+        for item in values:
+            out += [action.option_strings[0], str(item)]
+    return out
+
+
 def _group(archive: str) -> str:
     place = archive if "://" in archive else str(Path(archive).absolute())
     return f"spanlite-pipeline-{hashlib.blake2b(place.encode(), digest_size=4).hexdigest()}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -33,11 +34,12 @@ class RollUps:
         """Add all spans of a batch."""
         if view.count == 0:
             return
-        order, first = _groups(view)
-        minutes = view.column("start_ns")[order[first]] // NS_PER_MINUTE * NS_PER_MINUTE
-        device = view.column("device")[order[first]]
-        kind = view.column("kind")[order[first]]
-        names = view.strings.take(pa.array(view.column("name")[order[first]].astype(np.int64)))
+        group, order, first = _groups(view)
+        at = order[first]
+        minutes = view.column("start_ns")[at] // NS_PER_MINUTE * NS_PER_MINUTE
+        site = group.first_site[group.of_site[_site(view, at)]]
+        device, kind = view.site_column("device")[site], view.site_column("kind")[site]
+        names = view.strings.take(pa.array(view.site_column("name")[site].astype(np.int64)))
         sums = _sums(view, order, first)
         for minute, dev, knd, name, row in zip(
             minutes.tolist(), device.tolist(), kind.tolist(), names.to_pylist(), sums, strict=True
@@ -81,48 +83,63 @@ def _int64(value: int) -> int:
     return max(-(1 << 63), min(value, (1 << 63) - 1))
 
 
-def _codes(values: Array) -> tuple[Array, int]:
-    """Small numbers that stand for the values, and how many of them there are."""
-    low, high = int(values.min()), int(values.max())
-    if high - low < _RADIX:
-        return (values - values.dtype.type(low)).astype(np.int64), high - low + 1
-    distinct, codes = np.unique(values, return_inverse=True)
-    return codes, len(distinct)
+@dataclass
+class _SiteGroups:
+    """Sites of equal device, kind and name count as one."""
+
+    of_site: Array  # shape (sites,)
+    first_site: Array  # shape (groups,)
 
 
-def _groups(view: BatchView) -> tuple[Array, Array]:
-    """Row order in which equal keys lie together, and where each group starts."""
-    total, code = 1, np.zeros(view.count, np.int64)
+def _site(view: BatchView, at: Array) -> Array:
+    return view.site_index[at].astype(np.int64)
+
+
+def _site_groups(view: BatchView) -> _SiteGroups:
+    keys = np.stack(
+        [view.site_column(name).astype(np.int64) for name in ("device", "kind", "name")], axis=1
+    )
+    _, first, group = np.unique(keys, axis=0, return_index=True, return_inverse=True)
+    return _SiteGroups(group.ravel(), first)
+
+
+def _groups(view: BatchView) -> tuple[_SiteGroups, Array, Array]:
+    """Groups of sites, row order in which equal keys lie together, where each key starts."""
+    sites = _site_groups(view)
+    code, total = sites.of_site[view.site_index.astype(np.int64)], len(sites.first_site)
     minute = view.column("start_ns") // NS_PER_MINUTE
-    for values in (minute, view.column("device"), view.column("kind"), view.column("name")):
-        part, count = _codes(values)
-        if count > 1:
-            if total > (1 << 62) // count:
-                distinct, code = np.unique(code, return_inverse=True)
-                total = len(distinct)
-            code = code * count + part
-            total *= count
+    low, high = int(minute.min()), int(minute.max())
+    if low != high:
+        distinct, part = np.unique(minute, return_inverse=True)
+        code, total = code * len(distinct) + part, total * len(distinct)
     narrow = code.astype(np.uint16) if total <= _RADIX else code
     order = np.argsort(narrow, kind="stable")
     ordered = narrow[order]
     first = np.flatnonzero(np.concatenate(([True], ordered[1:] != ordered[:-1])))
-    return order, first
+    return sites, order, first
 
 
 def _sums(view: BatchView, order: Array, first: Array) -> list[list[int]]:
     duration = view.column("duration_ns")[order]
-    size = view.column("bytes")[order]
-    error = (view.column("status") == SpanStatus.ERROR)[order]
     table = np.stack(
         [
             np.diff(np.concatenate((first, [view.count]))),
-            np.add.reduceat(error, first, dtype=np.int64),
+            _site_sum(view, view.site_column("status") == SpanStatus.ERROR, order, first),
             np.add.reduceat(duration, first, dtype=np.int64),
             np.minimum.reduceat(duration, first),
             np.maximum.reduceat(duration, first),
-            np.add.reduceat(size, first, dtype=np.uint64).view(np.int64),
+            _site_sum(view, view.site_column("bytes"), order, first),
         ],
         axis=1,
     )
     rows: list[list[int]] = table.tolist()
     return rows
+
+
+def _site_sum(view: BatchView, of_site: Array, order: Array, first: Array) -> Array:
+    """Sum over the spans of each group of a value that their sites have, mostly 0."""
+    if not of_site.any():
+        return np.zeros(len(first), np.int64)
+    values = of_site.astype(np.uint64)[_site(view, order)]
+    sums: Array = np.add.reduceat(values, first, dtype=np.uint64).view(np.int64)
+    return sums

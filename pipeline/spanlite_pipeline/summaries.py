@@ -114,31 +114,25 @@ def summarise(view: BatchView, grouping: Grouping, matches: Array, raw_bytes: in
     out = np.zeros(len(present), ROW)
     out["low"], out["high"] = view.trace_low[present], view.trace_high[present]
     start, duration = view.column("start_ns"), view.column("duration_ns")
-    device = _IS_DEVICE[view.column("kind")]
+    site = view.site_index.astype(np.int64)
+    device = _IS_DEVICE[view.site_column("kind")][site]
     out["start_ns"] = grouping.reduce(np.minimum, start)
     out["end_ns"] = grouping.reduce(np.maximum, start + duration)
     out["spans"] = grouping.counts
-    out["errors"] = _count(grouping, view.column("status") == SpanStatus.ERROR)
-    out["device_spans"] = _count(grouping, device)
+    errors = view.site_column("status") == SpanStatus.ERROR
+    if errors.any():
+        out["errors"] = grouping.reduce(np.add, errors.astype(np.int64)[site])
+    if device.any():
+        out["device_spans"] = grouping.reduce(np.add, device.astype(np.int64))
     out["device_ns"] = grouping.reduce(np.add, np.where(device, duration, 0))
-    out["bytes"] = _sum_unsigned(grouping, view.column("bytes"))
+    moved = view.site_column("bytes")
+    if moved.any():
+        out["bytes"] = grouping.reduce(np.add, moved.astype(np.uint64)[site]).view(np.int64)
     out["wire_bytes"] = -(-grouping.counts * raw_bytes // max(view.count, 1))
     out["matches"] = matches[present]
     probability = view.header.sampling_probability
     out["head_weight"] = 1.0 / probability if 0.0 < probability < 1.0 else 1.0
     return out
-
-
-def _count(grouping: Grouping, mask: Array) -> Array:
-    if not mask.any():
-        return np.zeros(len(grouping.present), np.int64)
-    return grouping.reduce(np.add, mask.astype(np.int64))
-
-
-def _sum_unsigned(grouping: Grouping, values: Array) -> Array:
-    if not values.any():
-        return np.zeros(len(grouping.present), np.int64)
-    return grouping.reduce(np.add, values.astype(np.uint64)).view(np.int64)
 
 
 def add_roots(rows: Rows, view: BatchView, grouping: Grouping, words: Words) -> None:

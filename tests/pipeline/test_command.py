@@ -13,7 +13,7 @@ from spanlite.archive.layout import Archive
 from spanlite.cli import main
 from spanlite.errors import UsageError
 from spanlite_pipeline.config import JobConfig, flink_settings
-from spanlite_pipeline.options import add_job_arguments, duration_ms, job_config
+from spanlite_pipeline.options import add_job_arguments, duration_ms, job_config, job_flags
 from spanlite_pipeline.recovery import newest_checkpoint
 from spanlite_stack import StackInfo
 
@@ -53,6 +53,11 @@ def test_flags_become_a_config(tmp_path: Path) -> None:
     assert job_config(parse("--archive", archive)).bucket.bucket_count == 16
     assert job_config(parse("--archive", archive)).group == config.group
     assert job_config(parse("--archive", str(tmp_path / "b"))).group != config.group
+
+
+def test_flags_can_be_handed_on(tmp_path: Path) -> None:
+    args = parse("--archive", str(tmp_path), "--parallelism", "3", "-D", "a=b", "-D", "c=d")
+    assert parse(*job_flags(args)) == args
 
 
 def test_without_restarts_a_failure_ends_the_job() -> None:

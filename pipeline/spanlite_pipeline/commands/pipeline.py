@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from spanlite_pipeline import preflight
-from spanlite_pipeline.options import add_job_arguments, duration_ms, job_config
+from spanlite_pipeline.options import add_job_arguments, duration_ms, job_config, job_flags
 from spanlite_pipeline.sampling import RuleSet
 
 _EXAMPLE = """example:
@@ -75,7 +75,7 @@ def _submit(args: argparse.Namespace) -> int:
     restore = Path(args.restore) if args.restore else None
     return submit(
         config,
-        args.raw_flags,
+        job_flags(args),
         jobmanager=args.jobmanager,
         restore=restore,
         python=args.python,
