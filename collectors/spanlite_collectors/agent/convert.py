@@ -117,7 +117,8 @@ class Converter:
         """Text numbers for ids, the distinct ones looked up one by one."""
         distinct, inverse = np.unique(numbers, return_inverse=True)
         codes = [self._texts.code(name(number)) for number in distinct.tolist()]
-        return np.array(codes, np.int32)[inverse.ravel()]
+        found: Rows = np.array(codes, np.int32)[inverse.ravel()]
+        return found
 
     def _device(self, kind: SpanKind, records: Records) -> Rows:
         rows = _timed(records, DEVICE)
@@ -195,11 +196,11 @@ class Converter:
             rows[column] = records[source]
         both = records["domain"].astype(np.uint64) << np.uint64(32) | records["name"]
         keep = np.ones(len(rows), np.bool_)
-        distinct, inverse = np.unique(both, return_inverse=True)
-        for number, pair in enumerate(distinct.tolist()):
-            texts = self._strings
+        order = np.argsort(both, kind="stable")
+        cuts = np.flatnonzero(np.diff(both[order])) + 1
+        for at in np.split(order, cuts):
+            pair, texts = int(both[at[0]]), self._strings
             message = self._reader.read(texts.text(pair >> 32), texts.text(pair & 0xFFFFFFFF))
-            at = np.flatnonzero(inverse.ravel() == number) if len(distinct) > 1 else slice(None)
             if message.metric:
                 keep[at] = False
                 self._take_samples(message.metric, records[at])
@@ -238,10 +239,9 @@ class Converter:
         if self._samples:
             ids = np.fromiter(self._samples, np.uint64, len(self._samples))
             odd |= np.isin(records["id"], ids)
-        texts = self._texts.all() if odd.any() else []
         for row in np.flatnonzero(odd).tolist():
             code = int(rows["attributes"][row])
-            values = dict(_from_json(texts[code])) if 0 <= code < len(texts) else {}
+            values = _from_json(self._texts.text(code)) if code >= 0 else {}
             payload = _payload(records[row])
             if payload is not None:
                 values["nvtx.payload"] = payload

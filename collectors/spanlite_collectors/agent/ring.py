@@ -16,6 +16,7 @@ from spanlite_collectors.agent.layout import (
     CONTROL,
     DROP_REASONS,
     HEADER,
+    HEADER_BYTES,
     LAYOUT_VERSION,
     RECORDS,
     STATE,
@@ -29,6 +30,8 @@ LIBRARY_VARIABLE = "SPANLITE_RING_LIBRARY"
 _LARGE_BYTES = 32 << 20
 _SMALL_BYTES = 4 << 20
 _LARGE = (RecordType.KERNEL, RecordType.API, RecordType.RANGE)
+
+_EIGHT = np.dtype([("n", "u8", (8,))])
 
 Records: TypeAlias = npt.NDArray[Any]
 
@@ -104,8 +107,10 @@ class Ring:
         self.header = _view(address, HEADER)
         self.control = _view(address + self._offset(0), CONTROL)
         self.state = _view(address + self._offset(1), STATE)
-        self._dropped = _view(address + self._offset(2), np.dtype(("u8", (8,))))
-        self._drops_seen = np.zeros(8, np.uint64)
+        self._dropped = _view(address + self._offset(2), _EIGHT)
+        self._tail = _view(address + self._offset(4), np.dtype("u8"))
+        # The end of the header's page is ours: a daemon that starts anew goes on from there.
+        self._told = _view(address + HEADER_BYTES - 64, _EIGHT)
 
     def _offset(self, field: int) -> int:
         return int(self._library.spanlite_ring_offset(field))
@@ -131,9 +136,19 @@ class Ring:
         """Whether the process still holds the ring, in whatever PID namespace."""
         return bool(self._library.spanlite_ring_producer_alive(self._handle))
 
+    @property
+    def was_read_before(self) -> bool:
+        """Whether a daemon has already taken something out of it."""
+        return int(self._tail[0]) > 0
+
     def ask_strings_anew(self) -> None:
         """Make the agent send all texts again: this daemon has seen none of them."""
         self.control["strings_epoch"][0] += 1
+
+    def capture(self, steps: int) -> None:
+        """Ask for a window of so many whole steps, now."""
+        self.control["capture_steps"][0] = steps
+        self.control["capture_request"][0] += 1
 
     def drain(self) -> tuple[int, dict[RecordType, Records], bytes]:
         """(records or -1 where the file is damaged, arrays by type, raw strings).
@@ -162,19 +177,28 @@ class Ring:
 
     def new_drops(self) -> dict[str, int]:
         """Records lost since the last call, by reason."""
-        now = self._dropped[0].copy()
-        fresh = now - self._drops_seen
-        self._drops_seen = now
-        return {word: int(n) for word, n in zip(DROP_REASONS, fresh, strict=False) if n}
+        now = self._dropped["n"][0].copy()
+        fresh = now - np.minimum(self._told["n"][0], now)
+        self._told["n"][0] = now
+        return _by_reason(fresh)
+
+    def all_drops(self) -> dict[str, int]:
+        """Records lost since the process started, by reason."""
+        return _by_reason(self._dropped["n"][0])
 
     def close(self) -> None:
         """Unmap. Nothing of this object may be used after it."""
         if self._handle:
-            del self.header, self.control, self.state, self._dropped
+            del self.header, self.control, self.state, self._dropped, self._tail, self._told
             self._library.spanlite_ring_close(self._handle)
             self._handle = None
 
 
+def _by_reason(counts: Records) -> dict[str, int]:
+    return {word: int(n) for word, n in zip(DROP_REASONS, counts, strict=False) if n}
+
+
 def _view(address: int, dtype: np.dtype[Any]) -> Records:
     raw = (ctypes.c_uint8 * dtype.itemsize).from_address(address)
-    return np.frombuffer(raw, dtype=dtype, count=1)
+    found: Records = np.ctypeslib.as_array(raw).view(dtype)
+    return found

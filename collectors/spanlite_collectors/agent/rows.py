@@ -74,33 +74,37 @@ class Texts:
     def __init__(self, keep: int = 1 << 16) -> None:
         self._keep = keep
         self._codes: dict[str, int] = {}
+        self._texts: list[str] = []
 
     def code(self, text: str) -> int:
         """The number of a text."""
-        return self._codes.setdefault(text, len(self._codes))
+        code = self._codes.setdefault(text, len(self._texts))
+        if code == len(self._texts):
+            self._texts.append(text)
+        return code
+
+    def text(self, code: int) -> str:
+        """The text of a number."""
+        return self._texts[code]
 
     def all(self) -> list[str]:
-        """All texts; position is number."""
-        return list(self._codes)
+        """All texts; position is number. Not to be changed."""
+        return self._texts
 
     @property
     def crowded(self) -> bool:
         """Whether it is time to `renumber`."""
-        return len(self._codes) > self._keep
+        return len(self._texts) > self._keep
 
-    def renumber(self, columns: Iterable[npt.NDArray[np.int32]]) -> npt.NDArray[np.int32]:
-        """Forget all texts but those in the columns, and give each its new number.
-
-        Rewrites the columns in place and returns new number by old one (-1: forgotten).
-        """
+    def renumber(self, columns: Iterable[npt.NDArray[np.int32]]) -> None:
+        """Forget all texts but those in the columns, and rewrite those in place."""
         columns = list(columns)
         used = np.unique(np.concatenate([np.zeros(0, np.int32), *columns]))
         used = used[used >= 0]
-        texts = self.all()
-        moved = np.full(len(texts) + 1, -1, np.int32)  # the last is what -1 picks
+        moved = np.full(len(self._texts) + 1, -1, np.int32)  # the last is what -1 picks
         moved[used] = np.arange(len(used))
-        self._codes = {texts[old]: new for new, old in enumerate(used.tolist())}
+        self._texts = [self._texts[old] for old in used.tolist()]
+        self._codes = {text: code for code, text in enumerate(self._texts)}
         for column in columns:
             column[:] = moved[column]
         self._keep = max(self._keep, 2 * len(used))
-        return moved

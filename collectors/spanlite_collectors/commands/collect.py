@@ -10,13 +10,16 @@ from prometheus_client import CollectorRegistry, PlatformCollector, ProcessColle
 from spanlite.errors import UsageError
 
 from spanlite_collectors import metrics
-from spanlite_collectors.daemon import SHUTDOWN_TIMEOUT_S, Daemon, stop_on_signals
+from spanlite_collectors.commands.gpu_host import GpuHost, add_gpu_arguments
+from spanlite_collectors.daemon import SHUTDOWN_TIMEOUT_S, Daemon, Source, stop_on_signals
 from spanlite_collectors.delivery import KafkaSink, Role, add_delivery_arguments, open_sink
 from spanlite_collectors.delivery.arguments import parse_bytes
 from spanlite_collectors.receiver import OtlpHttpServer, otlp_http
 
 _EPILOG = """\
 Any OpenTelemetry SDK can send to it: OTEL_EXPORTER_OTLP_ENDPOINT=http://localhost:4318
+GPU processes that were started with CUDA_INJECTION64_PATH=libspanlite_agent.so are found by
+themselves; `spanlite capture --list` shows them.
 While the broker is away, batches wait in the spool, also over a restart. SIGTERM delivers
 or spools everything taken, then ends with exit code 0.
 
@@ -38,7 +41,7 @@ def _say(text: str) -> None:
 class CollectCommand:
     """The `collect` subcommand."""
 
-    summary = "take spans on this host (OTLP/HTTP) and deliver them to Kafka"
+    summary = "take spans on this host (OTLP/HTTP, GPU agents) and deliver them to Kafka"
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Declare the flags."""
@@ -77,6 +80,7 @@ class CollectCommand:
             metavar="S",
             help="on SIGTERM, wait so long for the broker, then spool (default: %(default)s)",
         )
+        add_gpu_arguments(parser)
         add_delivery_arguments(parser)
 
     def run(self, args: argparse.Namespace) -> int:
@@ -105,14 +109,16 @@ class CollectCommand:
             healthy=lambda: sink.alive,
             ready=lambda: sink.alive and not sink.overloaded,
         )
+        gpu = GpuHost(args, sink, registry, _say)
         receiver = OtlpHttpServer(
-            sink,
+            gpu.sink,
             (args.listen, args.otlp_port),
             overloaded=lambda: sink.overloaded,
             max_body_bytes=args.max_body_bytes,
             metrics=metrics.OtlpMetrics(registry),
         )
-        return Daemon(sink, [receiver], pages, say=_say, shutdown_timeout_s=args.shutdown_timeout)
+        sources: list[Source] = [receiver, *gpu.sources]
+        return Daemon(sink, sources, pages, say=_say, shutdown_timeout_s=args.shutdown_timeout)
 
 
 command = CollectCommand()

@@ -1,0 +1,83 @@
+"""Rows with ids, parents and traces become record batches and go to the sink."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from spanlite.schema import LAUNCH_COLUMNS
+
+from spanlite_collectors.agent.rows import Rows, Texts
+from spanlite_collectors.agent.windows import Windows
+from spanlite_collectors.importers._columns import LinkRow, link_column, span_batch
+from spanlite_collectors.sinks import SpanSink
+
+U64 = npt.NDArray[np.uint64]
+
+#: Our names -> SPAN_SCHEMA's.
+_SAME = {
+    "start": "start_ns",
+    "duration": "duration_ns",
+    "kind": "kind",
+    "status": "status",
+    "device": "device",
+    "context": "context",
+    "stream": "stream",
+    "thread": "thread_id",
+    "correlation": "correlation_id",
+    "graph_id": "graph_id",
+    "graph_node": "graph_node_id",
+    "bytes": "bytes",
+    "copy_kind": "copy_kind",
+    "flags": "flags",
+} | {name: name for name in LAUNCH_COLUMNS}
+
+
+class Emitter:
+    """Writes spans of one process, a batch for each window."""
+
+    def __init__(
+        self, sink: SpanSink, resource: Mapping[str, Any], texts: Texts, windows: Windows
+    ) -> None:
+        self._sink, self.resource, self._texts, self._windows = sink, resource, texts, windows
+
+    def write(
+        self,
+        rows: Rows,
+        span_id: U64,
+        parent_id: U64,
+        trace: tuple[U64, U64],
+        links: Mapping[int, LinkRow] | None = None,
+    ) -> None:
+        """Write spans, shape (n,) each; `trace` is (low, high). Rows lie in writing order."""
+        if not len(rows):
+            return
+        names = rows.dtype.names or ()
+        columns: dict[str, Any] = {new: rows[old] for old, new in _SAME.items() if old in names}
+        texts = pa.array(self._texts.all(), pa.string())
+        columns |= {
+            "trace_id_low": trace[0],
+            "trace_id_high": trace[1],
+            "span_id": span_id,
+            "parent_span_id": parent_id,
+            "name": _dictionary(texts, rows["name"]),
+            "attributes": _dictionary(texts, rows["attributes"]),
+            "links": link_column(len(rows), links or {}),
+        }
+        batch = span_batch(len(rows), columns)
+        for window in np.unique(rows["window"]).tolist():
+            mine = rows["window"] == window
+            part = batch if mine.all() else batch.filter(pa.array(mine))
+            self._sink.write(part, {**self.resource, **self._windows.attributes(window)})
+
+
+def _dictionary(texts: pa.Array, codes: npt.NDArray[np.int32]) -> pa.DictionaryArray:
+    """The text of codes (-1: null), with only those texts that are in use."""
+    used, index = np.unique(codes, return_inverse=True)
+    index = index.ravel().astype(np.int32) - np.int32((used < 0).sum())
+    return pa.DictionaryArray.from_arrays(
+        pa.array(index, mask=index < 0), texts.take(pa.array(used[used >= 0]))
+    )

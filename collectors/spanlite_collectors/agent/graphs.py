@@ -1,0 +1,141 @@
+"""Layer and stage for the kernels of CUDA graphs, which carry no range of their own.
+
+The nodes of a graph, in the order of their ids, are the kernels of an eager step in the order
+of their launch: capture numbers them so. A process usually runs such a step before it captures
+(warm-up), and the agent's first window sees it. So the sequence of (kernel name, grid, block)
+of a graph's nodes is searched in the eager sequences of the same process, and each node gets
+the ranges of the kernel it matches. What matches nothing stays unknown.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+
+import numpy as np
+import numpy.typing as npt
+
+Keys = npt.NDArray[np.uint64]
+
+#: Fewer kernels say too little: they occur everywhere.
+_MIN_KERNELS = 4
+_MAX_EAGER = 32
+#: Above this an inexact match would take seconds.
+_MAX_INEXACT = 3000
+#: The part of a graph that must match for an inexact match to count.
+_MIN_SHARE = 0.5
+
+
+@dataclass(frozen=True)
+class _Eager:
+    keys: Keys
+    stages: list[str]
+
+
+@dataclass
+class _Graph:
+    nodes: npt.NDArray[np.uint64]  # sorted
+    stages: list[str | None]
+    learned: int  # how much was known when it was matched
+
+
+class GraphStages:
+    """What one process has shown of its eager steps and its graphs."""
+
+    def __init__(self) -> None:
+        self._eager: dict[bytes, _Eager] = {}
+        self._graphs: dict[int, _Graph] = {}
+        self._learned = 0
+
+    def learn(self, keys: Keys, stages: list[str]) -> None:
+        """An eager step: its kernels in launch order, and the ranges each was launched in."""
+        if len(keys) < _MIN_KERNELS or not any(stages):
+            return
+        name = keys.tobytes()
+        if name in self._eager:
+            return
+        if len(self._eager) >= _MAX_EAGER:
+            del self._eager[next(iter(self._eager))]
+        self._eager[name] = _Eager(keys.copy(), list(stages))
+        self._learned += 1
+
+    def match(self, graph: int, nodes: npt.NDArray[np.uint64], keys: Keys) -> None:
+        """One replay of a graph, whole or in part: node ids and keys, shape (n,) each."""
+        known = self._graphs.get(graph)
+        if known and len(known.nodes) >= len(nodes) and known.learned == self._learned:
+            return
+        if known and len(known.nodes) >= len(nodes) and None not in known.stages:
+            return
+        order = np.argsort(nodes, kind="stable")
+        stages = self._stages(keys[order])
+        if known and sum(s is not None for s in stages) < sum(s is not None for s in known.stages):
+            stages = known.stages if len(known.nodes) == len(nodes) else stages
+        self._graphs[graph] = _Graph(nodes[order], stages, self._learned)
+
+    def stages_of(self, graph: int, nodes: npt.NDArray[np.uint64]) -> list[str | None]:
+        """The ranges of each node, such as `layer_3/attention`; None where nobody knows."""
+        known = self._graphs.get(graph)
+        if known is None or not len(known.nodes):
+            return [None] * len(nodes)
+        at = np.minimum(np.searchsorted(known.nodes, nodes), len(known.nodes) - 1)
+        there = known.nodes[at] == nodes
+        return [
+            known.stages[i] if found else None
+            for i, found in zip(at.tolist(), there.tolist(), strict=True)
+        ]
+
+    def _stages(self, keys: Keys) -> list[str | None]:
+        found = [_exact(eager, keys) for eager in self._eager.values()]
+        certain = [stages for stages in found if stages]
+        if certain:
+            return _agreed(certain)
+        if len(keys) < _MIN_KERNELS:
+            return [None] * len(keys)
+        return max(
+            (_inexact(eager, keys) for eager in self._eager.values()),
+            key=lambda stages: sum(stage is not None for stage in stages),
+            default=[None] * len(keys),
+        )
+
+
+def _exact(eager: _Eager, keys: Keys) -> list[str | None]:
+    """The stages where the keys occur in one piece; empty where they do not."""
+    if not _MIN_KERNELS <= len(keys) <= len(eager.keys):
+        return []
+    text, part, places = eager.keys.tobytes(), keys.tobytes(), []
+    at = text.find(part)
+    while at >= 0:
+        if at % 8 == 0:
+            places.append(at // 8)
+        at = text.find(part, at + 1)
+    return _agreed([list(eager.stages[place : place + len(keys)]) for place in places])
+
+
+def _agreed(answers: list[list[str | None]]) -> list[str | None]:
+    """What all answers say of each kernel: the whole path, else its last part, else nothing."""
+    if not answers:
+        return []
+    out: list[str | None] = []
+    for said in zip(*answers, strict=True):
+        distinct = set(said)
+        if len(distinct) == 1:
+            out.append(said[0])
+            continue
+        leaves = {stage.rpartition("/")[2] if stage is not None else None for stage in distinct}
+        out.append(leaves.pop() if len(leaves) == 1 else None)
+    return out
+
+
+def _inexact(eager: _Eager, keys: Keys) -> list[str | None]:
+    """The stages where most of the keys occur in the same order."""
+    out: list[str | None] = [None] * len(keys)
+    if max(len(keys), len(eager.keys)) > _MAX_INEXACT:
+        return out
+    matcher = SequenceMatcher(None, eager.keys.tolist(), keys.tolist(), autojunk=False)
+    blocks = matcher.get_matching_blocks()
+    if sum(block.size for block in blocks) < _MIN_SHARE * len(keys):
+        return out
+    for block in blocks:
+        if block.size >= _MIN_KERNELS:
+            out[block.b : block.b + block.size] = eager.stages[block.a : block.a + block.size]
+    return out

@@ -1,0 +1,270 @@
+"""One process: rows wait here until what they belong to is known, then become spans.
+
+A range is recorded when it ends, a kernel when CUPTI hands its buffer out, so neither comes in
+order. Host rows of a thread wait for the step they may lie in, and no longer than `hold_ns`;
+device rows wait for the call that launched them and for the end of their window.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from spanlite.flags import SpanFlag
+from spanlite.kinds import SpanKind
+
+from spanlite_collectors.agent.convert import Converted
+from spanlite_collectors.agent.emit import Emitter
+from spanlite_collectors.agent.graphs import GraphStages
+from spanlite_collectors.agent.launches import CallTable
+from spanlite_collectors.agent.messages import Context
+from spanlite_collectors.agent.place import Ids, Placed, place
+from spanlite_collectors.agent.ring import Records
+from spanlite_collectors.agent.rows import DEVICE, HOST, Rows, Texts, empty
+from spanlite_collectors.agent.windows import Windows
+from spanlite_collectors.importers._json_text import to_json
+from spanlite_collectors.sinks import SpanSink
+
+_FOREVER = np.iinfo(np.int64).max
+_CALLS = (SpanKind.RUNTIME_CALL, SpanKind.DRIVER_CALL)
+_TRACK_GROUP = np.zeros(256, np.int8)
+_TRACK_GROUP[SpanKind.SYNC] = 1
+
+
+@dataclass(frozen=True)
+class Patience:
+    """How long rows wait, in ns."""
+
+    #: CUPTI's buffers come within about a second.
+    grace_ns: int = 1_500_000_000
+    #: A step or range that lasts longer than this does not hold up what lies in it.
+    hold_ns: int = 15_000_000_000
+    #: Rows that wait at most, of either kind; more than this and all go as they are.
+    max_rows: int = 2_000_000
+
+
+class ProcessSpans:
+    """Takes rows of one process in any order and writes spans to a sink."""
+
+    def __init__(
+        self,
+        sink: SpanSink,
+        resource: Mapping[str, Any],
+        identity: str,
+        patience: Patience | None = None,
+    ) -> None:
+        self.texts, self.windows = Texts(), Windows()
+        self._emitter = Emitter(sink, resource, self.texts, self.windows)
+        self._patience = patience or Patience()
+        self._ids = Ids(identity, secrets.randbits(63) | 1)
+        self._host, self._device = empty(0, HOST), empty(0, DEVICE)
+        self._carry = Placed.nothing()
+        self._calls = CallTable()
+        self._links: dict[int, tuple[Context, ...]] = {}
+        self._steps: list[Records] = []
+        self._step_end: dict[int, int] = {}
+        self.graphs = GraphStages()
+
+    @property
+    def waiting(self) -> int:
+        """Rows that are not spans yet."""
+        return len(self._host) + len(self._device)
+
+    def take(self, converted: Converted) -> None:
+        """Add what one drain gave."""
+        if len(converted.host):
+            self._host = np.concatenate([self._host, converted.host])
+        if len(converted.device):
+            self._device = np.concatenate([self._device, converted.device])
+        if len(converted.windows):
+            self.windows.take(converted.windows)
+        if len(converted.steps):
+            self._steps.append(converted.steps)
+        self._links |= converted.links
+
+    def flush(self, now_ns: int, final: bool = False) -> None:
+        """Write what is complete; everything if `final`."""
+        self._mark_steps()
+        self._flush_host(now_ns, final or len(self._host) > self._patience.max_rows)
+        self._flush_device(now_ns, final or len(self._device) > self._patience.max_rows)
+        self._calls.forget_before(now_ns - 2 * self._patience.hold_ns)
+        if self.texts.crowded:
+            rows = (self._host, self._device, self._carry.rows)
+            columns = [part[name] for part in rows for name in ("name", "attributes")]
+            self.texts.renumber([*columns, self._carry.path, self._calls.path])
+
+    def _mark_steps(self) -> None:
+        """What the agent says is a step becomes one, with what its window covered of it."""
+        steps, self._steps = self._steps, []
+        if not steps:
+            return
+        records = np.concatenate(steps)
+        for thread, end in zip(
+            records["thread_id"].tolist(), records["end_ns"].tolist(), strict=True
+        ):
+            self._step_end[thread] = max(end, self._step_end.get(thread, 0))
+        order = np.argsort(records["start_ns"], kind="stable")
+        records = records[order]
+        starts = records["start_ns"].astype(np.int64)
+        at = np.minimum(np.searchsorted(starts, self._host["start"]), len(starts) - 1)
+        same = (starts[at] == self._host["start"]) & (
+            records["thread_id"][at] == self._host["thread"]
+        )
+        mine = np.flatnonzero(same & ~np.isin(self._host["kind"], _CALLS))
+        self._host["kind"][mine] = SpanKind.STEP
+        for row, record in zip(mine.tolist(), records[at[mine]], strict=True):
+            if record["window"]:
+                self._cover(row, record)
+
+    def _cover(self, row: int, record: Any) -> None:
+        covered = bool(record["covered"])
+        if not covered:
+            self._host["flags"][row] |= np.uint32(SpanFlag.PARTIAL)
+        said = {"capture.covered": covered, "capture.window": int(record["window"])}
+        code = int(self._host["attributes"][row])
+        text = to_json(said)
+        if code >= 0:
+            text = self.texts.text(code)[:-1] + "," + text[1:]
+        self._host["attributes"][row] = self.texts.code(text)
+
+    def _flush_host(self, now_ns: int, everything: bool) -> None:
+        rows = self._host
+        if not len(rows):
+            return
+        bound = self._bounds(rows, now_ns, everything)
+        ready = rows["start"] < bound
+        if not ready.any():
+            return
+        self._host = rows[~ready]
+        new, links = place(self._carry, rows[ready], self._ids, self.texts, self._links)
+        self._calls.add(new)
+        self._emitter.write(new.rows, new.span_id, new.parent_id, (new.low, new.high), links)
+        for number in new.rows["id"][new.rows["kind"] == SpanKind.STEP].tolist():
+            self._links.pop(number, None)
+        # Ranges stay a while, since calls in them may come late.
+        every = Placed.join([self._carry, new])
+        end = every.rows["start"] + every.rows["duration"]
+        is_range = ~np.isin(every.rows["kind"], (*_CALLS, SpanKind.OVERHEAD))
+        recent = end > now_ns - 2 * self._patience.grace_ns
+        still = end > int(bound.min())
+        self._carry = (
+            every.take(still | (is_range & recent)) if not everything else Placed.nothing()
+        )
+
+    def _bounds(self, rows: Rows, now_ns: int, everything: bool) -> npt.NDArray[np.int64]:
+        """Before which start each row is complete, shape (n,)."""
+        bound = np.full(len(rows), _FOREVER if everything else now_ns - self._patience.grace_ns)
+        if everything:
+            return bound
+        since = now_ns - self._patience.hold_ns
+        threads, inverse = np.unique(rows["thread"], return_inverse=True)
+        limits = np.full(len(threads), _FOREVER)
+        for number, thread in enumerate(threads.tolist()):
+            end = self._step_end.get(thread, 0)
+            if end > since:
+                limits[number] = end
+        # A parent that has not ended yet is known by its children only.
+        known = np.concatenate([np.zeros(1, np.uint64), rows["id"], self._carry.rows["id"]])
+        waits = ~np.isin(rows["parent_id"], known) & (rows["start"] > since)
+        np.minimum.at(limits, inverse.ravel()[waits], rows["start"][waits])
+        return np.minimum(bound, limits[inverse.ravel()])
+
+    def _flush_device(self, now_ns: int, everything: bool) -> None:
+        rows = self._device
+        if not len(rows):
+            return
+        call = self._calls.find(rows["correlation"])
+        late = rows["start"] < now_ns - self._patience.hold_ns
+        ready = ((call >= 0) & self.windows.known(rows["window"])) | late | everything
+        if not ready.any():
+            return
+        self._device, rows, call = rows[~ready], rows[ready], call[ready]
+        found, at = call >= 0, np.maximum(call, 0)
+        table = self._calls
+        low, high = self._ids.of_seconds(rows["start"])
+        if len(table):
+            low = np.where(found, table.low[at], low)
+            high = np.where(found, table.high[at], high)
+            early = found & (rows["start"] < table.start[at])
+            rows["flags"][early] |= np.uint32(SpanFlag.STARTS_BEFORE_LAUNCH)
+            rows["flags"][found & table.cut[at]] |= np.uint32(SpanFlag.PARTIAL)
+        rows["flags"][~found] |= np.uint32(SpanFlag.ORPHAN)
+        parent = np.where(found, table.span_id[at], np.uint64(0)) if len(table) else low * 0
+        path = np.where(found, table.path[at], -1) if len(table) else np.full(len(rows), -1)
+        self._stages(rows, low, path)
+        self._write_device(rows, parent, low, high)
+
+    def _write_device(self, rows: Rows, parent: Any, low: Any, high: Any) -> None:
+        order = np.lexsort(
+            (
+                rows["start"],
+                rows["stream"],
+                rows["context"],
+                rows["device"],
+                _TRACK_GROUP[rows["kind"]],
+                low,
+            )
+        )
+        ids = self._ids.spans(len(rows))
+        self._emitter.write(rows[order], ids, parent[order], (low[order], high[order]))
+
+    def _stages(self, rows: Rows, low: Any, path: npt.NDArray[np.int64]) -> None:
+        """Say of each kernel in which layer and stage it ran, and how that is known."""
+        kernels = np.flatnonzero(rows["kind"] == SpanKind.KERNEL)
+        if not len(kernels):
+            return
+        eager = kernels[rows["graph_id"][kernels] == 0]
+        replayed = kernels[rows["graph_id"][kernels] != 0]
+        if len(eager):
+            self._learn(rows, eager, low, path)
+            self._say(rows, eager, path[eager])
+        for graph in np.unique(rows["graph_id"][replayed]).tolist():
+            self._replay(rows, replayed[rows["graph_id"][replayed] == graph], graph)
+
+    def _say(self, rows: Rows, at: Any, path: npt.NDArray[np.int64]) -> None:
+        for code in np.unique(path[path >= 0]).tolist():
+            text = to_json({"stage": self.texts.text(code)})
+            rows["attributes"][at[path == code]] = self.texts.code(text)
+
+    def _keys(self, rows: Rows) -> npt.NDArray[np.uint64]:
+        """What tells kernels apart: name, grid and block, as a number each."""
+        distinct, inverse = np.unique(rows["name"], return_inverse=True)
+        digests = [
+            int.from_bytes(blake2b(self.texts.text(code).encode(), digest_size=8).digest(), "big")
+            for code in distinct.tolist()
+        ]
+        key: npt.NDArray[np.uint64] = np.array(digests, np.uint64)[inverse.ravel()]
+        with np.errstate(over="ignore"):
+            for column in ("grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z"):
+                key = key * np.uint64(0x9E3779B97F4A7C15) + rows[column]
+        return key
+
+    def _learn(self, rows: Rows, eager: Any, low: Any, path: npt.NDArray[np.int64]) -> None:
+        """Remember each eager step's kernels in the order of their launch."""
+        if not (path[eager] >= 0).any():
+            return
+        order = eager[np.lexsort((rows["correlation"][eager], low[eager]))]
+        keys = self._keys(rows[order])
+        for step in np.split(np.arange(len(order)), np.flatnonzero(np.diff(low[order])) + 1):
+            stages = [
+                self.texts.text(code) if code >= 0 else "" for code in path[order[step]].tolist()
+            ]
+            self.graphs.learn(keys[step], stages)
+
+    def _replay(self, rows: Rows, at: Any, graph: int) -> None:
+        """Give the nodes of one graph their stages, learned from the fullest replay."""
+        launches, counts = np.unique(rows["correlation"][at], return_counts=True)
+        full = at[rows["correlation"][at] == launches[np.argmax(counts)]]
+        self.graphs.match(graph, rows["graph_node"][full], self._keys(rows[full]))
+        nodes, inverse = np.unique(rows["graph_node"][at], return_inverse=True)
+        said = [
+            {"stage": stage, "stage.inferred": True} if stage else {"stage.unknown": True}
+            for stage in self.graphs.stages_of(graph, nodes)
+        ]
+        codes = np.array([self.texts.code(to_json(words)) for words in said], np.int32)
+        rows["attributes"][at] = codes[inverse.ravel()]

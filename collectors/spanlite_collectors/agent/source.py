@@ -1,0 +1,267 @@
+"""RingSource: finds the rings of a host's processes, drains them, and lets them go."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from spanlite.errors import InputError, SpanLiteError
+
+from spanlite_collectors.agent.convert import Converter, Sample
+from spanlite_collectors.agent.layout import Level
+from spanlite_collectors.agent.process import Patience, ProcessSpans
+from spanlite_collectors.agent.resource import describe, host_pid
+from spanlite_collectors.agent.ring import Ring
+from spanlite_collectors.sinks import SpanSink
+
+DEFAULT_FOLDER = "/dev/shm/spanlite"
+#: A ring of 64 MiB then holds two million records a second.
+DRAIN_EVERY_S = 0.2
+#: Spans are made and folders searched this often.
+FLUSH_EVERY_S = 1.0
+#: An agent makes the file first and its header a moment later.
+_UNREADY_S = 5.0
+_DRAINS_AT_ONCE = 16
+
+
+@dataclass(frozen=True)
+class ProcessStatus:
+    """What one process's agent says of itself."""
+
+    pid: int
+    executable: str
+    level: str
+    wanted: str
+    steps: int
+    steps_covered: int
+    windows: int
+    cost_ppm: int
+    records: int
+    dropped: Mapping[str, int]
+    disabled: str
+
+
+@dataclass
+class RingOptions:
+    """How rings are read."""
+
+    folders: Sequence[Path] = (Path(DEFAULT_FOLDER),)
+    #: Set on each process when its ring is found; None: leave it as it is.
+    level: Level | None = None
+    #: More resource attributes for all processes, or for one (host pid or None).
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+    describe_gpus: Callable[[int | None], Mapping[str, Any]] = lambda pid: {}
+    patience: Patience = field(default_factory=Patience)
+
+
+class _Process:
+    """A ring with its converter and its waiting rows."""
+
+    def __init__(
+        self,
+        ring: Ring,
+        sink: SpanSink,
+        options: RingOptions,
+        sampled: Callable[[Mapping[str, Any], Sample], None],
+    ) -> None:
+        self.ring, self._sink = ring, sink
+        pid, ticks = ring.process_id, int(ring.header["process_start_ticks"][0])
+        seen_as = host_pid(pid, ticks) if ring.alive else None
+        self.resource = {
+            **describe(ring.executable, pid, seen_as),
+            "spanlite.agent.version": bytes(ring.header["agent_version"][0]).decode(),
+            "spanlite.clock": "CLOCK_REALTIME",
+            **options.describe_gpus(seen_as),
+            **options.attributes,
+        }
+        identity = f"{self.resource['host.name']}/{pid}/{ring.path.name}"
+        self.spans = ProcessSpans(sink, self.resource, identity, options.patience)
+        self._converter = Converter(self.spans.texts, lambda sample: sampled(self.resource, sample))
+        self.dropped: dict[str, int] = {}
+        if options.level is not None:
+            ring.control["level"][0] = options.level
+        if ring.was_read_before:
+            ring.ask_strings_anew()
+
+    def drain(self) -> bool:
+        """Take in what is there. False: the ring is damaged."""
+        for _ in range(_DRAINS_AT_ONCE):
+            count, records, strings = self.ring.drain()
+            if count < 0:
+                return False
+            if count == 0:
+                break
+            self.spans.take(self._converter.convert(records, strings))
+        for reason, lost in self.ring.new_drops().items():
+            self.dropped[reason] = self.dropped.get(reason, 0) + lost
+            self._sink.drop(reason, lost)
+        return True
+
+    def drain_dead(self) -> bool:
+        """Everything that a dead process left. False: the ring is damaged."""
+        while self.drain():
+            if not self.ring.skip_torn():
+                return self.drain()
+        return False
+
+    def status(self) -> ProcessStatus:
+        """What the agent says."""
+        return status_of(self.ring, self.dropped)
+
+
+def status_of(ring: Ring, dropped: Mapping[str, int] | None = None) -> ProcessStatus:
+    """What the agent of a ring says of itself."""
+    state = ring.state[0]
+    return ProcessStatus(
+        pid=ring.process_id,
+        executable=ring.executable,
+        level=_level(int(state["level"])),
+        wanted=ring.level.name.lower(),
+        steps=int(state["steps"]),
+        steps_covered=int(state["steps_covered"]),
+        windows=int(state["windows"]),
+        cost_ppm=int(state["cost_ppm"]),
+        records=int(state["records"]),
+        dropped=ring.all_drops() if dropped is None else dict(dropped),
+        disabled=bytes(state["reason"]).decode(errors="replace") if state["disabled"] else "",
+    )
+
+
+def _level(value: int) -> str:
+    return Level(value).name.lower() if value in list(Level) else str(value)
+
+
+class RingSource:
+    """Reads all rings of some folders into a sink, from a thread of its own."""
+
+    def __init__(
+        self,
+        sink: SpanSink,
+        options: RingOptions,
+        *,
+        say: Callable[[str], None] = lambda text: None,
+        sampled: Callable[[Mapping[str, Any], Sample], None] = lambda resource, sample: None,
+    ) -> None:
+        self._sink, self._options, self._say, self._sampled = sink, options, say, sampled
+        self._processes: dict[Path, _Process] = {}
+        self._refused: dict[Path, float] = {}
+        self._stop = threading.Event()
+        self._lock = threading.Lock()
+        self._thread = threading.Thread(target=self._run, name="rings", daemon=True)
+        self.damaged_rings = 0
+
+    @property
+    def url(self) -> str:
+        """The folders."""
+        return ", ".join(f"{folder}/*.ring" for folder in self._options.folders)
+
+    def start(self) -> None:
+        """Drain from now on."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Drain once more, write everything, and let the rings be: processes go on."""
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join()
+        with self._lock:
+            for process in list(self._processes.values()):
+                process.drain()
+                process.spans.flush(time.time_ns(), final=True)
+                process.ring.close()
+            self._processes.clear()
+
+    def processes(self) -> list[ProcessStatus]:
+        """The processes whose rings are open."""
+        with self._lock:
+            return [process.status() for process in self._processes.values()]
+
+    def _run(self) -> None:
+        next_flush = 0.0
+        while not self._stop.is_set():
+            flush = time.monotonic() >= next_flush
+            if flush:
+                next_flush = time.monotonic() + FLUSH_EVERY_S
+            try:
+                self.step(flush)
+            except SpanLiteError as error:  # delivery is over; the daemon sees that itself
+                self._say(str(error))
+            self._stop.wait(DRAIN_EVERY_S)
+
+    def step(self, flush: bool = True) -> None:
+        """Drain all rings once; if `flush`, also look for new ones and write spans."""
+        with self._lock:
+            if flush:
+                self._discover()
+            for path, process in list(self._processes.items()):
+                self._serve(path, process, flush)
+
+    def _serve(self, path: Path, process: _Process, flush: bool) -> None:
+        alive = not flush or process.ring.alive
+        good = process.drain() if alive else process.drain_dead()
+        if good and alive:
+            if flush:
+                process.spans.flush(time.time_ns())
+            return
+        process.spans.flush(time.time_ns(), final=True)
+        process.ring.close()
+        del self._processes[path]
+        if good:
+            self._remove(path)
+        else:
+            self._set_aside(path)
+
+    def _discover(self) -> None:
+        for folder in self._options.folders:
+            for path in sorted(folder.glob("*.ring")):
+                if path not in self._processes and self._worth_a_try(path):
+                    self._open(path)
+        self._refused = {path: at for path, at in self._refused.items() if path.exists()}
+
+    def _worth_a_try(self, path: Path) -> bool:
+        last = self._refused.get(path)
+        return last is None or time.monotonic() - last < _UNREADY_S
+
+    def _open(self, path: Path) -> None:
+        first = path not in self._refused
+        try:
+            ring = Ring(path)
+        except InputError as error:
+            since = self._refused.setdefault(path, time.monotonic())
+            if time.monotonic() - since > _UNREADY_S - FLUSH_EVERY_S and not first:
+                self._refused[path] = -np.inf
+                self._say(f"{error}; leaving it alone")
+            return
+        self._refused.pop(path, None)
+        self._processes[path] = _Process(ring, self._sink, self._options, self._sampled)
+        self._say(f"process {ring.process_id} ({ring.executable}): {path}")
+
+    def _remove(self, path: Path) -> None:
+        try:
+            path.unlink()
+        except OSError as error:
+            self._refused[path] = -np.inf
+            self._say(f"{path} has been read but cannot be deleted ({error}); delete it")
+
+    def _set_aside(self, path: Path) -> None:
+        self.damaged_rings += 1
+        aside = path.with_name(path.name + ".damaged")
+        try:
+            path.rename(aside)
+        except OSError:
+            self._refused[path] = -np.inf
+            aside = path
+        self._say(
+            f"{path} is damaged; what came before has been read, the rest is lost. "
+            f"It is now {aside}, delete it. The process goes on without an agent: restart it"
+        )
+
+
+def folders_of(given: Sequence[str] | None) -> list[Path]:
+    """The folders to read: those given, else the default one, which need not exist yet."""
+    return [Path(text).expanduser() for text in given] if given else [Path(DEFAULT_FOLDER)]

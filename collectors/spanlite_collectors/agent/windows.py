@@ -1,0 +1,69 @@
+"""What windows say about the spans in them: level, weight and cost."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from spanlite_collectors.agent.layout import Level, WindowReason
+from spanlite_collectors.agent.ring import Records
+
+#: Windows kept, a handful of numbers each. Spans come within seconds of their window.
+_KEPT = 256
+
+
+class Windows:
+    """The last windows of one process, and the attributes that their batches carry."""
+
+    def __init__(self) -> None:
+        self._windows: dict[int, Mapping[str, Any]] = {}
+        self.cost_ppm = 0
+
+    def take(self, records: Records) -> None:
+        """Windows that have closed."""
+        for record in records:
+            self._windows[int(record["window"])] = _describe(record)
+            self.cost_ppm = int(record["cost_ppm"])
+        while len(self._windows) > _KEPT:
+            del self._windows[next(iter(self._windows))]
+
+    def known(self, windows: npt.NDArray[np.uint32]) -> npt.NDArray[np.bool_]:
+        """Which windows have closed; 0 (none) counts as closed. Shape (n,)."""
+        closed = np.array([0, *self._windows], np.uint32)
+        out: npt.NDArray[np.bool_] = np.isin(windows, closed)
+        return out
+
+    def attributes(self, window: int) -> Mapping[str, Any]:
+        """Resource attributes of the spans of a window."""
+        if not window:
+            return {}
+        return self._windows.get(window, {"spanlite.capture.window": window})
+
+
+def _describe(record: Any) -> dict[str, Any]:
+    """`weight` is steps seen over steps covered: how many steps each one here stands for."""
+    level, reason = int(record["level"]), int(record["reason"])
+    steps, seen = int(record["steps"]), int(record["steps_since_last"])
+    out: dict[str, Any] = {
+        "spanlite.capture.window": int(record["window"]),
+        "spanlite.capture.level": _word(Level, level),
+        "spanlite.capture.reason": _word(WindowReason, reason),
+        "spanlite.capture.steps": steps,
+        "spanlite.capture.steps_seen": max(seen, steps),
+        "spanlite.capture.cost_ppm": int(record["cost_ppm"]),
+    }
+    if steps:
+        out["spanlite.capture.weight"] = round(max(seen, steps) / steps, 6)
+    if record["partial"]:
+        out["spanlite.capture.partial"] = True
+    return out
+
+
+def _word(words: type[Level] | type[WindowReason], value: int) -> str:
+    try:
+        return words(value).name.lower()
+    except ValueError:
+        return str(value)

@@ -1,0 +1,168 @@
+"""`spanlite capture`: ask the agents of running processes for more, less, or their state."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+
+from spanlite.errors import InputError, UsageError
+
+from spanlite_collectors.agent.layout import Level
+from spanlite_collectors.agent.ring import Ring
+from spanlite_collectors.agent.source import DEFAULT_FOLDER, folders_of, status_of
+
+LEVELS = tuple(level.name.lower() for level in Level)
+_EPILOG = """\
+The spans of a capture arrive like all others; `spanlite collect` must run. A capture opens at
+the next step's begin and holds whole steps.
+
+examples:
+  spanlite capture --list
+  spanlite capture --pid 4711 --steps 50
+  spanlite capture --all --level ranges
+"""
+
+
+def add_folder_argument(parser: argparse._ActionsContainer) -> None:
+    """Declare `--agent-dir`; read it with `folders_of(args.agent_dir)`."""
+    parser.add_argument(
+        "--agent-dir",
+        action="append",
+        metavar="FOLDER",
+        help=f"where agents put their rings; may be repeated (default: {DEFAULT_FOLDER})",
+    )
+
+
+class CaptureCommand:
+    """The `capture` subcommand."""
+
+    summary = "capture steps of a running process, change what its agent records, or list agents"
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Declare the flags."""
+        parser.formatter_class = argparse.RawDescriptionHelpFormatter
+        parser.epilog = _EPILOG
+        which = parser.add_mutually_exclusive_group()
+        which.add_argument("--pid", type=int, action="append", help="a process; may be repeated")
+        which.add_argument("--all", action="store_true", help="all processes with an agent")
+        parser.add_argument("--steps", type=int, metavar="N", help="capture N whole steps now")
+        parser.add_argument("--level", choices=LEVELS, help="record so much from now on")
+        parser.add_argument("--wait", type=float, metavar="S", help="wait until it is captured")
+        parser.add_argument("--list", action="store_true", help="list agents and what they do")
+        parser.add_argument("--json", action="store_true", help="one JSON object a process")
+        add_folder_argument(parser)
+
+    def run(self, args: argparse.Namespace) -> int:
+        """Write the wish into the rings' control blocks, or read their state."""
+        _check(args)
+        with _rings(folders_of(args.agent_dir)) as rings:
+            if args.list:
+                _print(rings, args.json)
+                return 0
+            chosen = [r for r in rings if args.all or r.process_id in args.pid]
+            _refuse_missing(args, chosen)
+            before = [int(ring.state["windows"][0]) for ring in chosen]
+            for ring in chosen:
+                _ask(ring, args)
+            if args.wait is not None:
+                return _wait(chosen, before, args.wait)
+        return 0
+
+
+def _check(args: argparse.Namespace) -> None:
+    if args.list:
+        return
+    if not args.all and not args.pid:
+        raise UsageError("say which process: --pid N or --all (--list shows them)")
+    if args.steps is None and args.level is None:
+        raise UsageError("say what to do: --steps N, --level, or --list")
+    if args.steps is not None and args.steps < 1:
+        raise UsageError(f"--steps {args.steps}: give 1 or more")
+    if args.steps is not None and args.level in ("off", "ranges"):
+        raise UsageError(f"--level {args.level} records no kernels, so --steps cannot be captured")
+    if args.wait is not None and args.steps is None:
+        raise UsageError("--wait needs --steps")
+
+
+@contextmanager
+def _rings(folders: list[Path]) -> Iterator[list[Ring]]:
+    found: list[Ring] = []
+    try:
+        for path in sorted(path for folder in folders for path in folder.glob("*.ring")):
+            try:
+                ring = Ring(path)
+            except InputError:
+                continue  # another version's, or not ready yet
+            if ring.alive:
+                found.append(ring)
+            else:
+                ring.close()
+        yield found
+    finally:
+        for ring in found:
+            ring.close()
+
+
+def _refuse_missing(args: argparse.Namespace, chosen: list[Ring]) -> None:
+    missing = sorted(set(args.pid or ()) - {ring.process_id for ring in chosen})
+    if missing or not chosen:
+        who = f"process {', '.join(map(str, missing))}" if missing else "any process"
+        raise UsageError(
+            f"no agent of {who} in {', '.join(map(str, folders_of(args.agent_dir)))}; was it "
+            "started with CUDA_INJECTION64_PATH? `spanlite capture --list` shows those that were"
+        )
+    for ring in chosen:
+        if args.steps is not None and args.level is None and ring.level < Level.WINDOWS:
+            raise UsageError(
+                f"process {ring.process_id} is at level {ring.level.name.lower()}, which records "
+                "no kernels; add --level windows"
+            )
+
+
+def _ask(ring: Ring, args: argparse.Namespace) -> None:
+    if args.level is not None:
+        ring.control["level"][0] = Level[args.level.upper()]
+    if args.steps is not None:
+        ring.capture(args.steps)
+    what = f"{args.steps} steps" if args.steps is not None else f"level {args.level}"
+    print(f"asked process {ring.process_id} ({ring.executable}) for {what}")
+
+
+def _wait(rings: list[Ring], before: list[int], timeout_s: float) -> int:
+    """0 once each has closed a window more, 1 if time runs out before."""
+    end = time.monotonic() + timeout_s
+    while time.monotonic() < end:
+        pairs = zip(rings, before, strict=True)
+        if all(int(ring.state["windows"][0]) > count for ring, count in pairs):
+            print("captured")
+            return 0
+        time.sleep(0.05)
+    print(f"not captured within {timeout_s:g} s: no step has begun, or it still lasts")
+    return 1
+
+
+def _print(rings: list[Ring], as_json: bool) -> None:
+    if not rings and not as_json:
+        print("no process with an agent")
+    for ring in rings:
+        status = status_of(ring)
+        if as_json:
+            print(json.dumps(asdict(status)))
+            continue
+        lost = ", ".join(f"{count} {reason}" for reason, count in status.dropped.items())
+        print(
+            f"{status.pid}  {status.executable}\n"
+            f"  level {status.wanted} (now {status.level}), {status.windows} windows, "
+            f"{status.steps_covered} of {status.steps} steps covered, "
+            f"cost {status.cost_ppm / 1e4:.2f} %, {status.records} records, "
+            f"dropped: {lost or 'none'}"
+            + (f"\n  switched itself off: {status.disabled}" if status.disabled else "")
+        )
+
+
+command = CaptureCommand()

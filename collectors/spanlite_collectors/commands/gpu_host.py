@@ -1,0 +1,103 @@
+"""What `spanlite collect` does on a GPU host: flags, rings, GPU figures, redaction."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+
+from prometheus_client import CollectorRegistry
+from spanlite.errors import ServiceError, UsageError
+
+from spanlite_collectors.agent import ring
+from spanlite_collectors.agent.layout import Level
+from spanlite_collectors.agent.metrics import AgentMetrics, CustomMetrics
+from spanlite_collectors.agent.nvml import open_nvml
+from spanlite_collectors.agent.source import RingOptions, RingSource, folders_of
+from spanlite_collectors.commands.capture import LEVELS, add_folder_argument
+from spanlite_collectors.daemon import Source
+from spanlite_collectors.redaction import RedactingSink, Redaction
+from spanlite_collectors.sinks import SpanSink
+
+
+def add_gpu_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the flags."""
+    group = parser.add_argument_group("GPU processes")
+    add_folder_argument(group)
+    group.add_argument("--no-agent", action="store_true", help="leave rings of agents alone")
+    group.add_argument(
+        "--level", choices=LEVELS, help="what agents record (default: what each was started with)"
+    )
+    group.add_argument("--no-nvml", action="store_true", help="do not read GPU figures from NVML")
+    group = parser.add_argument_group("what may leave this host")
+    group.add_argument(
+        "--allow-attribute",
+        action="append",
+        metavar="NAME",
+        help="send only these attributes, * for any text; may be repeated (default: all but "
+        "prompts and answers)",
+    )
+    group.add_argument(
+        "--hash-attribute",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="send a keyed hash instead of the value; may be repeated",
+    )
+    group.add_argument("--hash-key-file", metavar="FILE", help="the key of those hashes")
+
+
+def redaction_of(args: argparse.Namespace) -> Redaction:
+    """The rules that the flags ask for."""
+    key = b""
+    if args.hash_key_file:
+        try:
+            key = Path(args.hash_key_file).read_bytes().strip()
+        except OSError as error:
+            raise UsageError(f"--hash-key-file: {error}") from None
+        if len(key) < 16:
+            raise UsageError(f"{args.hash_key_file}: a key has 16 bytes or more, not {len(key)}")
+    return Redaction(args.allow_attribute, tuple(args.hash_attribute), key)
+
+
+class GpuHost:
+    """The sources that the flags ask for, and the redacting way to the sink."""
+
+    def __init__(
+        self,
+        args: argparse.Namespace,
+        sink: SpanSink,
+        registry: CollectorRegistry,
+        say: Callable[[str], None],
+    ) -> None:
+        self.sink: SpanSink = RedactingSink(sink, redaction_of(args))
+        self.sources: list[Source] = []
+        sampler = None if args.no_nvml else open_nvml(say)
+        if sampler is not None:
+            registry.register(sampler)
+            self.sources.append(sampler)
+        if args.no_agent or not _can_read(args, say):
+            return
+        custom = CustomMetrics()
+        options = RingOptions(
+            folders_of(args.agent_dir), Level[args.level.upper()] if args.level else None
+        )
+        if sampler is not None:
+            options.describe_gpus = sampler.describe
+        rings = RingSource(self.sink, options, say=say, sampled=custom.take)
+        registry.register(AgentMetrics(rings))
+        registry.register(custom)
+        self.sources.append(rings)
+
+
+def _can_read(args: argparse.Namespace, say: Callable[[str], None]) -> bool:
+    """Whether the ring library is there. Only who asks for rings must have it."""
+    try:
+        ring.library()
+    except ServiceError as error:
+        if args.agent_dir or args.level:
+            raise
+        if any(folder.is_dir() for folder in folders_of(None)):
+            say(f"rings of agents are not read: {error}")
+        return False
+    return True
