@@ -169,7 +169,7 @@ def distinct(columns: Sequence[Array], count: int) -> tuple[npt.NDArray[np.int32
         return np.zeros(count, dtype=np.int32), np.zeros(min(count, 1), dtype=np.int64)
     for attempt in range(4):
         index, first = _number(_row_hash(varying, attempt))
-        if all((values[first][index] == values).all() for values in varying):
+        if all((values.take(first).take(index) == values).all() for values in varying):
             return index, first
     return _sorted_distinct(varying)
 

@@ -177,7 +177,7 @@ class BatchView:
     def _of_site(self, values: Array) -> Array:
         if col.is_constant(values):
             return np.broadcast_to(values[:1] if self.count else values[:0], (self.count,))
-        return values[self.site_index]
+        return values.take(self.site_index.view(np.int64))
 
     def _start(self) -> Array:
         return col.decode_starts(
@@ -254,8 +254,8 @@ _MINUS_ONE = np.array([-1])
 _MAKERS: dict[str, Callable[[BatchView], Array]] = {
     "trace_index": lambda view: col.undelta(view._values("trace_delta"), view.count),
     "site_index": lambda view: col.undelta(view._values("site_delta"), view.count),
-    "trace_id_low": lambda view: view.trace_low[view.trace_index],
-    "trace_id_high": lambda view: view.trace_high[view.trace_index],
+    "trace_id_low": lambda view: view.trace_low.take(view.trace_index.view(np.int64)),
+    "trace_id_high": lambda view: view.trace_high.take(view.trace_index.view(np.int64)),
     "span_id": lambda view: col.undelta(view._values("span_id_delta"), view.count),
     "parent_span_id": BatchView._parent,
     "start_ns": BatchView._start,
