@@ -14,6 +14,7 @@ void Budget::StepOutside(uint64_t duration_ns, bool attached) {
   const auto duration = static_cast<double>(duration_ns);
   (attached ? attached_ : detached_).Add(duration);
   total_ns_ += duration;
+  since_window_ns_ += duration;
 }
 
 void Budget::StepInside(uint64_t duration_ns) {
@@ -31,16 +32,15 @@ void Budget::WindowClosed(uint64_t now_ns, uint64_t fixed_ns) {
   extra_ns_ += cost;
   total_ns_ += static_cast<double>(fixed_ns);
   window_inside_ns_ = window_steps_ = 0;
-  const double wanted = allowed_ppm_ == 0 ? static_cast<double>(kMaxSpacingNs)
-                                          : cost * 1e6 / static_cast<double>(allowed_ppm_);
-  if (wanted > static_cast<double>(kMaxSpacingNs)) {
+  const double wanted = allowed_ppm_ == 0 ? kMaxSpacingNs : cost * 1e6 / allowed_ppm_;
+  if (wanted > kMaxSpacingNs) {
     steps_ = std::max(1u, steps_ / 2);
-  } else if (wanted < static_cast<double>(min_spacing_ns_) / 2) {
+  } else if (wanted < kMaxSpacingNs / 4) {
     steps_ = std::min(full_steps_, steps_ * 2);
   }
-  const double spacing = std::clamp(wanted, static_cast<double>(min_spacing_ns_),
-                                    static_cast<double>(std::max(kMaxSpacingNs, min_spacing_ns_)));
-  next_ns_ = now_ns + static_cast<uint64_t>(spacing);
+  earned_ns_ = std::min(wanted, kMaxSpacingNs);
+  since_window_ns_ = 0;
+  next_ns_ = now_ns + min_spacing_ns_;
 }
 
 uint64_t Budget::CostPpm() const {

@@ -36,7 +36,9 @@ class Budget {
   // A window closed; `fixed_ns` is what opening and closing took on the application's thread.
   void WindowClosed(uint64_t now_ns, uint64_t fixed_ns);
 
-  bool Due(uint64_t now_ns) const { return now_ns >= next_ns_; }
+  // By the clock at least the spacing asked for; by step time as much as the last window must be
+  // spread over. Time in which the server idles earns no window.
+  bool Due(uint64_t now_ns) const { return now_ns >= next_ns_ && since_window_ns_ >= earned_ns_; }
   // How many steps the next window may hold: fewer where even one window in ten minutes
   // would cost too much.
   uint32_t WindowSteps() const { return steps_; }
@@ -46,8 +48,8 @@ class Budget {
   uint64_t AttachedCostPpm() const;
 
  private:
-  // A window rarer than this says too little about a server.
-  static constexpr uint64_t kMaxSpacingNs = 600'000'000'000;
+  // A window rarer than this (in step time) says too little about a server.
+  static constexpr double kMaxSpacingNs = 600e9;
 
   const RunningMean& Outside() const { return attached_.known() ? attached_ : detached_; }
 
@@ -59,6 +61,8 @@ class Budget {
   RunningMean attached_, detached_;
   uint64_t window_inside_ns_ = 0;
   uint64_t window_steps_ = 0;
+  double since_window_ns_ = 0;  // step time since the last window
+  double earned_ns_ = 0;        // how much of it the next window needs
   double extra_ns_ = 0;
   double total_ns_ = 0;
 };

@@ -28,7 +28,6 @@ std::atomic<uint64_t> g_last_end{0};
 std::atomic<uint32_t> g_correlation{0}, g_contexts{0};
 std::atomic<const StandinHooks*> g_hooks{nullptr};
 thread_local uint32_t t_context = 0, t_device = 0;
-uint32_t g_first_context = 0;
 
 uint32_t ThreadId() { return static_cast<uint32_t>(syscall(SYS_gettid)); }
 

@@ -126,7 +126,10 @@ void SeeWork(const StandinWork& work) {
     record = KernelRecord(work);
     const uint64_t number = ++c.kernels;
     if (zero && number % zero == 0) record.kernel.start = record.kernel.end = 0;
-    if (invert && number % invert == 0) std::swap(record.kernel.start, record.kernel.end);
+    if (invert && number % invert == 0) {
+      record.kernel.start = work.end_ns;
+      record.kernel.end = work.start_ns;
+    }
     if (drop && number % drop == 0) {
       ++c.dropped;
       return;

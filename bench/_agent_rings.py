@@ -1,0 +1,122 @@
+"""Drains agents' rings while the bench runs, and counts what whole steps should have held."""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from numpy.lib.recfunctions import repack_fields
+from spanlite_collectors.agent.layout import RecordType
+from spanlite_collectors.agent.ring import Ring
+
+U64 = npt.NDArray[np.uint64]
+DRAIN_EVERY_S = 0.1
+KEPT = (RecordType.KERNEL, RecordType.API, RecordType.STEP, RecordType.WINDOW)
+#: The columns that the bench looks at; the rest of a kernel would fill the memory.
+COLUMNS = {
+    RecordType.KERNEL: ["start_ns", "end_ns", "correlation_id", "window", "block_x"],
+    RecordType.API: ["start_ns", "end_ns", "correlation_id", "window", "thread_id"],
+}
+
+
+@dataclass
+class Drained:
+    """What one process's ring gave."""
+
+    parts: dict[RecordType, list[Any]] = field(default_factory=lambda: {k: [] for k in KEPT})
+    drops: dict[str, int] = field(default_factory=dict)
+    ring_bytes: int = 0
+    state: dict[str, int] = field(default_factory=dict)
+
+    def rows(self, kind: RecordType) -> Any:
+        """All records of a type so far, None where there is none."""
+        return np.concatenate(self.parts[kind]) if self.parts[kind] else None
+
+
+class RingDrain(threading.Thread):
+    """Empties every ring of a folder until told to stop. `drained` is by process id."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(daemon=True)
+        self.folder = folder
+        self.drained: dict[int, Drained] = {}
+        self._rings: dict[Path, Ring] = {}
+        self._stop_asked = threading.Event()
+        self.start()
+
+    def run(self) -> None:
+        """Drain; once more after the end has been asked for."""
+        last = False
+        while not last:
+            last = self._stop_asked.is_set()
+            for path in self.folder.glob("*.ring"):
+                ring = self._rings.get(path) or self._rings.setdefault(path, Ring(path))
+                self._drain(ring)
+            time.sleep(DRAIN_EVERY_S)
+
+    def stop(self) -> None:
+        """Wait until everything that is there has been read."""
+        self._stop_asked.set()
+        self.join()
+
+    def _drain(self, ring: Ring) -> None:
+        mine = self.drained.setdefault(ring.process_id, Drained())
+        count = 1
+        while count > 0:
+            count, found, _ = ring.drain()
+            for kind in KEPT:
+                if kind in found:
+                    rows = found[kind]
+                    mine.ring_bytes += rows.nbytes
+                    columns = COLUMNS.get(kind)
+                    mine.parts[kind].append(repack_fields(rows[columns]) if columns else rows)
+        for reason, lost in ring.new_drops().items():
+            mine.drops[reason] = mine.drops.get(reason, 0) + lost
+        names = ("windows", "detaches", "records", "cost_ppm", "attached_cost_ppm", "attach_ns")
+        mine.state = {name: int(ring.state[name][0]) for name in names}
+
+
+def _key(rows: Any) -> U64:
+    # Correlation ids may begin anew when CUPTI attaches again; within a window they do not.
+    return rows["window"].astype(np.uint64) << np.uint64(32) | rows["correlation_id"]
+
+
+def kernels_a_step(drained: Drained) -> npt.NDArray[np.int64]:
+    """For each whole step that a window covered, its kernels: those whose launch lies in it."""
+    steps, calls = drained.rows(RecordType.STEP), drained.rows(RecordType.API)
+    kernels = drained.rows(RecordType.KERNEL)
+    if steps is None or calls is None or kernels is None:
+        return np.empty(0, np.int64)
+    steps = np.sort(steps[steps["covered"] == 1], order="start_ns")
+    if len(steps) == 0:
+        return np.empty(0, np.int64)
+    at = np.searchsorted(steps["start_ns"], calls["start_ns"], side="right") - 1
+    inside = (at >= 0) & (calls["start_ns"] <= steps["end_ns"][np.maximum(at, 0)])
+    keys, places = _key(calls[inside]), at[inside]
+    order = np.argsort(keys)
+    keys, places = keys[order], places[order]
+    wanted = _key(kernels)
+    found = np.minimum(np.searchsorted(keys, wanted), max(0, len(keys) - 1))
+    hit = keys[found] == wanted if len(keys) else np.zeros(len(wanted), bool)
+    return np.bincount(places[found[hit]], minlength=len(steps)).astype(np.int64)
+
+
+def unaccounted(drained: Drained, shapes: int) -> tuple[int, int]:
+    """(kernels missing from whole steps and not counted as dropped, whole steps).
+
+    A workload launches the same kernels in each step, so its commonest counts (one for each of
+    `shapes` workloads) are the truth, and what a step has less than the nearest is missing.
+    """
+    counts = kernels_a_step(drained)
+    if len(counts) == 0:
+        return 0, 0
+    values, times = np.unique(counts, return_counts=True)
+    usual = np.sort(values[np.argsort(times)[-shapes:]])
+    nearest = usual[np.minimum(np.searchsorted(usual, counts), len(usual) - 1)]
+    missing = int(np.maximum(nearest - counts, 0).sum())
+    return max(0, missing - sum(drained.drops.values())), len(counts)

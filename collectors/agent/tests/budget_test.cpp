@@ -1,0 +1,97 @@
+// Spacing of windows and their times, without a process around them.
+#include <cstdio>
+#include <cstdlib>
+#include <random>
+
+#include "budget.h"
+#include "open_windows.h"
+
+using namespace spanlite;
+
+namespace {
+
+#define CHECK(condition)                                                           \
+  do {                                                                             \
+    if (!(condition)) {                                                            \
+      std::fprintf(stderr, "%s:%d: not so: %s\n", __FILE__, __LINE__, #condition); \
+      std::exit(1);                                                                \
+    }                                                                              \
+  } while (false)
+
+// A server whose steps take `step_ns`, and `slower` times that inside windows. Returns the cost
+// that really arose, in ppm, over ten minutes.
+double Simulate(uint32_t allowed_ppm, uint64_t step_ns, double slower, uint64_t fixed_ns,
+                uint64_t* reported_ppm) {
+  Budget budget(allowed_ppm, 10, 1'000'000'000);
+  uint64_t now = 1, extra = 0;
+  while (now < 600'000'000'000ull) {
+    for (int i = 0; i < 200; ++i, now += step_ns) budget.StepOutside(step_ns, true);
+    if (!budget.Due(now)) continue;
+    const auto inside = static_cast<uint64_t>(static_cast<double>(step_ns) * slower);
+    for (uint32_t i = budget.WindowSteps(); i-- > 0; now += inside) {
+      budget.StepInside(inside);
+      extra += inside - step_ns;
+    }
+    now += fixed_ns;
+    extra += fixed_ns;
+    budget.WindowClosed(now, fixed_ns);
+  }
+  *reported_ppm = budget.CostPpm();
+  return static_cast<double>(extra) / static_cast<double>(now) * 1e6;
+}
+
+void KeepsWithinBudget() {
+  std::mt19937_64 random(1);
+  for (int round = 0; round < 60; ++round) {
+    const auto allowed = static_cast<uint32_t>(1'000 + random() % 20'000);
+    const uint64_t step_ns = 500'000 + random() % 10'000'000;
+    const double slower = 1.0 + static_cast<double>(random() % 100) / 100;
+    const uint64_t fixed_ns = random() % 20'000'000;
+    uint64_t reported = 0;
+    const double cost = Simulate(allowed, step_ns, slower, fixed_ns, &reported);
+    CHECK(cost <= allowed * 1.05);
+  }
+}
+
+void MeasuresWhatAttachingCosts() {
+  Budget budget(10'000, 10, 1);
+  for (int i = 0; i < 500; ++i) budget.StepOutside(1'000'000, false);
+  CHECK(budget.AttachedCostPpm() == 0);  // not known yet
+  for (int i = 0; i < 500; ++i) budget.StepOutside(1'050'000, true);
+  CHECK(budget.AttachedCostPpm() > 49'000 && budget.AttachedCostPpm() < 51'000);
+}
+
+void ShortensWindowsThatCostTooMuch() {
+  Budget budget(1, 16, 1'000'000'000);
+  for (int i = 0; i < 200; ++i) budget.StepOutside(1'000'000, true);
+  for (int i = 0; i < 16; ++i) budget.StepInside(2'000'000);
+  budget.WindowClosed(1, 1'000'000);
+  CHECK(budget.WindowSteps() == 8);
+  for (int i = 0; i < 599; ++i) budget.StepOutside(1'000'000'000, true);
+  CHECK(!budget.Due(2'000'000'000'000));  // idling earns nothing
+  budget.StepOutside(2'000'000'000, true);
+  CHECK(budget.Due(2'000'000'000'000));  // never rarer than ten minutes of work
+  CHECK(!budget.Due(500'000'000));       // and never closer than asked
+}
+
+void PlacesRecordsByTime() {
+  WindowTimes times;
+  CHECK(times.At(100) == 0);
+  for (uint32_t window = 1; window <= 40; ++window) {
+    times.Open(window, window * 1000);
+    CHECK(times.At(window * 1000 + 5'000'000) == window);  // still open
+    times.Close(window * 1000 + 500);
+  }
+  CHECK(times.At(40'200) == 40 && times.At(39'500) == 39 && times.At(39'700) == 0);
+  CHECK(times.At(1'200) == 0);  // long forgotten
+}
+
+}  // namespace
+
+int main() {
+  KeepsWithinBudget();
+  MeasuresWhatAttachingCosts();
+  ShortensWindowsThatCostTooMuch();
+  PlacesRecordsByTime();
+  std::puts("ok");
+}

@@ -1,0 +1,158 @@
+"""Reads rings through libspanlite_ring.so as NumPy arrays, for the tests."""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+TYPES = 16
+BUFFER_BYTES = 32 << 20
+HEAD = [("size", "u4"), ("type", "u2"), ("flags", "u2")]
+
+
+def _layout(longs: str, words: str) -> np.dtype:
+    fields = [(name, "u8") for name in longs.split()] + [(name, "u4") for name in words.split()]
+    return np.dtype(HEAD + fields)
+
+
+KERNEL_WORDS = (
+    "device context stream correlation graph name grid_x grid_y grid_z block_x block_y block_z "
+    "cluster_x cluster_y cluster_z registers static_shared dynamic_shared executed_shared local "
+    "window launch_type"
+)
+MEMORY_WORDS = "device context stream correlation graph copy_kind window peer_device"
+LAYOUTS = {
+    2: ("clock", _layout("realtime monotonic monotonic_raw cupti uncertainty", "")),
+    3: ("kernel", _layout("start end node", KERNEL_WORDS)),
+    4: ("memcpy", _layout("start end bytes node", MEMORY_WORDS)),
+    5: ("memset", _layout("start end bytes node", MEMORY_WORDS)),
+    7: ("api", _layout("start end", "thread correlation call domain result window")),
+    10: (
+        "range",
+        _layout("start end id parent payload", "thread name domain category payload_type depth"),
+    ),
+    11: ("window", _layout("open close first steps since cost", "window reason level partial")),
+    12: ("step", _layout("start end number", "thread name window covered")),
+}
+REASONS = {"schedule": 0, "demand": 1, "slo": 2, "continuous": 3, "learn": 4}
+DROPS = ("ring_full", "cupti_dropped", "budget", "unknown", "torn")
+LEVELS = {"off": 0, "ranges": 1, "windows": 2, "continuous": 3}
+
+
+@dataclass
+class Records:
+    """Everything a ring has given so far, by type."""
+
+    arrays: dict[str, NDArray[np.void]] = field(default_factory=dict)
+    strings: dict[int, str] = field(default_factory=dict)
+    forgets: int = 0
+
+    def __getattr__(self, name: str) -> NDArray[np.void]:
+        return self.arrays[name]
+
+    def names(self, rows: NDArray[np.void]) -> list[str]:
+        return [self.strings.get(int(i), "?") for i in rows["name"]]
+
+
+@lru_cache(1)
+def _space() -> list[NDArray[np.uint8]]:
+    # Shared by all readers, and touched only as far as used.
+    return [np.empty(BUFFER_BYTES, np.uint8) for _ in range(TYPES)]
+
+
+class RingReader:
+    """One ring, read with `spanlite_ring_drain` as the daemon does."""
+
+    def __init__(self, library: Path, path: Path) -> None:
+        lib = ctypes.CDLL(str(library))
+        lib.spanlite_ring_open.restype = ctypes.c_void_p
+        lib.spanlite_ring_open.argtypes = [ctypes.c_char_p]
+        lib.spanlite_ring_header.restype = ctypes.c_void_p
+        lib.spanlite_ring_drain.restype = ctypes.c_int64
+        lib.spanlite_ring_drain.argtypes = [ctypes.c_void_p] * 4 + [ctypes.c_uint32]
+        lib.spanlite_ring_skip_torn.restype = ctypes.c_int64
+        for function in ("header", "close", "skip_torn", "producer_alive"):
+            getattr(lib, f"spanlite_ring_{function}").argtypes = [ctypes.c_void_p]
+        self.lib = lib
+        self.ring = lib.spanlite_ring_open(str(path).encode())
+        if self.ring is None:
+            raise OSError(f"{path} is no ring")
+        self.records = Records()
+        self._parts: dict[str, list[NDArray[np.void]]] = {name: [] for name, _ in LAYOUTS.values()}
+        self._space = _space()
+        self._buffers = (ctypes.c_void_p * TYPES)(*[space.ctypes.data for space in self._space])
+        self._capacities = (ctypes.c_uint64 * TYPES)(*[BUFFER_BYTES] * TYPES)
+
+    def close(self) -> None:
+        self.lib.spanlite_ring_close(self.ring)
+
+    @property
+    def alive(self) -> bool:
+        return bool(self.lib.spanlite_ring_producer_alive(self.ring))
+
+    def skip_torn(self) -> int:
+        return int(self.lib.spanlite_ring_skip_torn(self.ring))
+
+    def drain(self) -> int:
+        """Read what is there; the number of records."""
+        total = 0
+        while (count := self._drain_once()) > 0:
+            total += count
+        assert count == 0, "the ring is damaged"
+        for name, dtype in LAYOUTS.values():
+            parts = self._parts[name]
+            self.records.arrays[name] = np.concatenate(parts) if parts else np.empty(0, dtype)
+        return total
+
+    def _drain_once(self) -> int:
+        used = (ctypes.c_uint64 * TYPES)()
+        count = self.lib.spanlite_ring_drain(
+            self.ring, self._buffers, self._capacities, used, TYPES
+        )
+        for kind, (name, dtype) in LAYOUTS.items():
+            if used[kind]:
+                assert self.lib.spanlite_record_bytes(kind) == dtype.itemsize
+                self._parts[name].append(self._space[kind][: used[kind]].view(dtype).copy())
+        self._read_strings(self._space[1][: used[1]].tobytes())
+        return int(count)
+
+    def _read_strings(self, data: bytes) -> None:
+        at = 0
+        while at < len(data):
+            size = int.from_bytes(data[at : at + 4], "little")
+            number = int.from_bytes(data[at + 8 : at + 12], "little")
+            length = int.from_bytes(data[at + 12 : at + 16], "little")
+            if number == 0:
+                self.records.forgets += 1
+            self.records.strings[number] = data[at + 16 : at + 16 + length].decode()
+            at += size
+
+    def _word(self, part: int, index: int, kind: type) -> ctypes.c_uint32:
+        base = self.lib.spanlite_ring_header(self.ring) + self.lib.spanlite_ring_offset(part)
+        return kind.from_address(base + ctypes.sizeof(kind) * index)
+
+    def control(self, **values: int) -> None:
+        """Set level, capture_request, capture_steps, budget_ppm, strings_epoch, detach."""
+        places = {"level": 0, "capture_request": 1, "capture_steps": 2, "budget_ppm": 3}
+        places |= {"strings_epoch": 6, "detach": 7}
+        for name, value in values.items():
+            self._word(0, places[name], ctypes.c_uint32).value = value
+
+    def state(self) -> dict[str, int]:
+        words = ["level", "attached", "window_open", "disabled"]
+        longs = ["steps", "steps_covered", "windows", "cost_ppm", "records", "buffers"]
+        state = {n: self._word(1, i, ctypes.c_uint32).value for i, n in enumerate(words)}
+        state |= {n: self._word(1, 2 + i, ctypes.c_uint64).value for i, n in enumerate(longs)}
+        return state | {"detaches": self._word(1, 28, ctypes.c_uint64).value}
+
+    def reason(self) -> str:
+        base = self.lib.spanlite_ring_header(self.ring) + self.lib.spanlite_ring_offset(1)
+        return ctypes.string_at(base + 16 + 9 * 8).decode()
+
+    def drops(self) -> dict[str, int]:
+        return {n: self._word(2, i, ctypes.c_uint64).value for i, n in enumerate(DROPS)}

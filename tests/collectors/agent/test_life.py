@@ -1,0 +1,257 @@
+"""The agent in the life of a process: starts, forks, ends, other profilers, trouble."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import Build, Hosts
+
+Until = Callable[[Callable[[], bool]], None]
+
+
+@pytest.mark.parametrize("refusal", ["register", "kernels"])
+def test_where_cupti_refuses_ranges_go_on(build: Build, hosts: Hosts, refusal: str) -> None:
+    """MPS, or a profiler that holds the device."""
+    process = hosts.start(
+        build, "steps=50", command=["env", f"STANDIN_REFUSE={refusal}", str(build.program("host"))]
+    )
+    ended = hosts.end(process)
+    reader = hosts.reader()
+    reader.drain()
+    assert ended.stderr.count("spanlite agent") == 1
+    assert reader.state()["disabled"] == 1
+    assert reader.reason()
+    assert len(reader.records.step) == 50
+    assert len(reader.records.kernel) == 0
+
+
+def test_without_cupti_ranges_go_on(plain: Build, hosts: Hosts) -> None:
+    ended = hosts.run(plain, "steps=20", cupti="/nowhere/libcupti.so.13")
+    reader = hosts.reader()
+    reader.drain()
+    assert ended.stderr.count("spanlite agent") == 1
+    assert "libcupti" in reader.reason()
+    assert len(reader.records.step) == 20
+
+
+def test_off_makes_no_ring(plain: Build, hosts: Hosts) -> None:
+    ended = hosts.run(plain, "steps=20", level="off")
+    assert list(hosts.rings.iterdir()) == []
+    assert ended.reports["host"]["register"] == 0
+
+
+def test_a_folder_that_cannot_be_made_is_said_once(plain: Build, hosts: Hosts) -> None:
+    (hosts.rings / "file").write_text("")
+    process = hosts.start(plain, "steps=20", dir=hosts.rings / "file" / "rings")
+    assert hosts.end(process).stderr.count("spanlite agent: off") == 1
+
+
+def test_settings_that_make_no_sense_are_said_and_ignored(plain: Build, hosts: Hosts) -> None:
+    ended = hosts.run(plain, "steps=5", level="sometimes", budget_pct="lots", buffer_bytes=1)
+    assert ended.stderr.count("keeping the default") == 2
+    assert len(list(hosts.rings.glob("*.ring"))) == 1
+
+
+def test_ranges_make_no_cupti_call(build: Build, hosts: Hosts) -> None:
+    ended = hosts.run(build, "steps=100", level="ranges")
+    assert ended.reports["host"]["register"] == ended.reports["host"]["flush"] == 0
+    reader = hosts.reader()
+    reader.drain()
+    names = reader.records.names(reader.records.range)
+    assert (names.count("QKV"), names.count("step:decode")) == (400, 100)
+    ranges = reader.records.range
+    steps = ranges[[n == "step:decode" for n in names]]
+    inner = ranges[[n == "QKV" for n in names]]
+    assert set(inner["parent"]) == set(steps["id"])
+
+
+def test_a_forked_child_has_its_own_ring(build: Build, hosts: Hosts) -> None:
+    process = hosts.start(build, "steps=60", "fork_at=20", level="ranges")
+    reports = hosts.end(process).reports
+    assert len(list(hosts.rings.glob("*.ring"))) == 2
+    for who, steps in {"parent": 60, "child": 40}.items():
+        reader = hosts.reader(reports[who]["pid"])
+        assert not reader.alive
+        reader.drain()
+        assert len(reader.records.step) == steps
+        assert set(reader.records.names(reader.records.step)) == {"step:decode"}
+
+
+def test_children_that_only_exec_make_no_ring(plain: Build, hosts: Hosts) -> None:
+    program = (
+        "import ctypes, os, subprocess\n"
+        "shim = ctypes.CDLL('libnvtx_shim.so'); shim.shim_push(b'step:1'); shim.shim_pop()\n"
+        "os.system('true'); subprocess.run(['true'], preexec_fn=lambda: None)\n"
+    )
+    process = hosts.start(plain, command=[sys.executable, "-c", program], level="ranges")
+    hosts.end(process)
+    assert len(list(hosts.rings.glob("*.ring"))) == 1
+
+
+def test_a_python_host_unmodified(plain: Build, hosts: Hosts) -> None:
+    """As torch does it: NVTX and the driver reached from Python, the agent by environment."""
+    program = (
+        "import ctypes\n"
+        "cuda = ctypes.CDLL('libcuda.so.1'); shim = ctypes.CDLL('libnvtx_shim.so')\n"
+        "cuda.cuInit(0); cuda.standin_context(0)\n"
+        "for step in range(40):\n"
+        "    shim.shim_push(b'step:%d' % step)\n"
+        "    for k in range(3): cuda.standin_launch(7, b'kernel', ctypes.c_uint64(10_000))\n"
+        "    cuda.cuCtxSynchronize(); shim.shim_pop()\n"
+        "shim.shim_mark('gr\\u00fc\\u00dfe'.encode())\n"
+    )
+    process = hosts.start(plain, command=[sys.executable, "-c", program], level="continuous")
+    hosts.end(process)
+    reader = hosts.reader()
+    reader.drain()
+    assert len(reader.records.kernel) == 120
+    assert reader.records.names(reader.records.range)[-1] == "grüße"
+
+
+def test_exit_without_flush_leaves_what_was_delivered(build: Build, hosts: Hosts) -> None:
+    ended = hosts.run(build, "steps=100", "exit=1", level="continuous")
+    reader = hosts.reader()
+    assert not reader.alive
+    reader.drain()
+    assert len(reader.records.step) == 100
+    assert ended.code == 0
+
+
+def test_closing_the_library_unmaps_nothing(build: Build, hosts: Hosts) -> None:
+    hosts.run(build, "steps=100", "exit=2", level="ranges")
+    reader = hosts.reader()
+    reader.drain()
+    assert len(reader.records.step) == 200
+
+
+def test_kill_leaves_a_readable_ring(plain: Build, hosts: Hosts, until: Until) -> None:
+    for wait in (0.0, 0.05, 0.2):
+        process = hosts.start(plain, "steps=100000000", "step_us=100", level="continuous")
+        reader = hosts.reader(process.pid)
+        until(lambda reader=reader: reader.state()["steps"] > 20)  # type: ignore[misc]
+        time.sleep(wait)
+        process.kill()
+        process.wait()
+        while reader.drain() or reader.skip_torn():
+            pass
+        steps = reader.records.step
+        assert not reader.alive
+        assert (np.diff(steps["number"].astype(np.int64)) == 1).all()
+
+
+def test_a_daemon_that_comes_later_gets_all_names_anew(
+    plain: Build, hosts: Hosts, until: Until
+) -> None:
+    process = hosts.start(plain, "steps=100000000", "step_us=100", level="ranges")
+    first = hosts.reader(process.pid)
+    until(lambda: (first.drain(), len(first.records.step) > 10)[1])
+    first.close()
+    hosts.readers.clear()
+    second = hosts.reader(process.pid)
+    second.control(strings_epoch=1)
+    until(lambda: (second.drain(), len(second.records.step) > 2000)[1])
+    assert second.records.names(second.records.step)[-1] == "step:decode"
+    assert "QKV" in second.records.strings.values()
+
+
+def test_names_without_end_keep_memory_flat(plain: Build, hosts: Hosts) -> None:
+    """A name of its own for each step: the agent forgets, says so, and sends what it needs."""
+    words = ["steps=70000", "kernels=0", "unique=1", "sync=0", "step_us=0"]
+    process = hosts.start(plain, *words, level="ranges", ring_bytes=64 << 20)
+    hosts.end(process)
+    reader = hosts.reader()
+    reader.drain()
+    assert reader.records.forgets == 2
+    names = reader.records.names(reader.records.step)
+    assert names == [f"step:{i}" for i in range(70000)]
+
+
+def test_another_profiler_takes_the_buffers(build: Build, hosts: Hosts) -> None:
+    """torch.profiler replaces CUPTI's callbacks: said once, and later windows work again."""
+    words = ["steps=600", "kernels=4", "step_us=300", "take_over_at=100"]
+    settings = {"window_seconds": 0.02, "window_steps": 4, "budget_pct": 100, "detach": "never"}
+    ended = hosts.run(build, *words, **settings)
+    assert ended.stderr.count("spanlite agent") == 1
+    reader = hosts.reader()
+    reader.drain()
+    last = reader.records.window[-2]["window"]
+    assert (reader.records.kernel["window"] == last).any()
+
+
+def test_odd_times_are_flagged_and_drops_counted(plain: Build, hosts: Hosts) -> None:
+    faults = ["STANDIN_ZERO_EVERY=10", "STANDIN_INVERT_EVERY=15", "STANDIN_DROP_EVERY=25"]
+    host = ["env", *faults, str(plain.program("host"))]
+    process = hosts.start(plain, "steps=150", "kernels=4", command=host, level="continuous")
+    hosts.end(process)
+    reader = hosts.reader()
+    reader.drain()
+    kernels = reader.records.kernel
+    assert reader.drops()["cupti_dropped"] == 600 // 25
+    assert len(kernels) == 600 - 600 // 25
+    zero, inverted = kernels["start"] == 0, kernels["end"] < kernels["start"]
+    assert zero.any() and inverted.any()
+    assert ((kernels["flags"] & 1 != 0) == zero).all()
+    assert ((kernels["flags"] & 2 != 0) == inverted).all()
+
+
+def test_a_full_ring_counts_what_it_cannot_take(plain: Build, hosts: Hosts) -> None:
+    """No daemon: the oldest stay, the rest is counted, the host goes on."""
+    words = ["steps=400", "kernels=20", "step_us=100"]
+    ended = hosts.run(plain, *words, level="continuous", ring_bytes=65536)
+    reader = hosts.reader()
+    before = reader.drops()["ring_full"]
+    reader.drain()
+    assert before > 0
+    assert len(reader.records.kernel) < ended.reports["host"]["launched"]
+
+
+def test_long_runs_keep_memory_flat(plain: Build, hosts: Hosts, until: Until) -> None:
+    """Millions of records through a small ring, drained meanwhile: none lost, no growth."""
+    words = ["steps=3", "blast=1500000", "kernels=1"]
+    settings = {"level": "continuous", "ring_bytes": 32 << 20}
+    process = hosts.start(plain, *words, **settings)
+    reader = hosts.reader(process.pid)
+    kernels = sizes = 0
+    peaks: list[int] = []
+    while process.poll() is None or reader.drain():
+        reader.drain()
+        kernels += len(reader.records.kernel)
+        for parts in reader._parts.values():
+            parts.clear()
+        sizes += 1
+        if status := _resident_kib(process.pid):
+            peaks.append(status)
+    reader.drain()
+    kernels += len(reader.records.kernel)
+    assert kernels + sum(reader.drops().values()) >= 1_500_003
+    assert kernels > 0 and max(peaks) < 400_000, peaks[-5:]
+
+
+def _resident_kib(pid: int) -> int:
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    except (FileNotFoundError, ProcessLookupError):
+        return 0
+    rows = [line for line in lines if line.startswith("RssAnon")]
+    return int(rows[0].split()[1]) if rows else 0
+
+
+def test_several_agents_do_not_meet(plain: Build, hosts: Hosts) -> None:
+    words = ["steps=50", "kernels=2"]
+    processes = [hosts.start(plain, *words, level="continuous") for _ in range(4)]
+    for process in processes:
+        hosts.end(process)
+        reader = hosts.reader(process.pid)
+        reader.drain()
+        assert len(reader.records.kernel) == 100
+
+
+def test_budget_and_window_times(build: Build) -> None:
+    done = subprocess.run([build.program("budget_test")], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

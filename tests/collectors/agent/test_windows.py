@@ -1,0 +1,207 @@
+"""Windows: when they open and close, and that they hold every kernel of their steps."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable
+
+import numpy as np
+from conftest import Build, Hosts
+from rings import REASONS, Records, RingReader
+
+Until = Callable[[Callable[[], bool]], None]
+
+
+def drained(hosts: Hosts) -> RingReader:
+    reader = hosts.reader()
+    reader.drain()
+    return reader
+
+
+def kernels_of_steps(records: Records) -> list[int]:
+    """For each covered step, the kernels whose launch lies in it."""
+    covered = records.step[records.step["covered"] == 1]
+    calls = records.api
+    counts = []
+    for step in covered:
+        inside = (calls["thread"] == step["thread"]) & (calls["start"] >= step["start"])
+        launches = calls[inside & (calls["end"] <= step["end"])]
+        counts.append(int(np.isin(records.kernel["correlation"], launches["correlation"]).sum()))
+    return counts
+
+
+def check_whole(records: Records, kernels: int) -> None:
+    """Every covered step has all its kernels, whatever the window's edges did."""
+    counts = kernels_of_steps(records)
+    assert counts and set(counts) == {kernels}
+    assert records.window["steps"].sum() == len(counts)
+    for window in records.window:
+        inside = records.step[records.step["window"] == window["window"]]
+        assert window["steps"] == (inside["covered"] == 1).sum()
+
+
+def test_scheduled_windows_hold_whole_steps(build: Build, hosts: Hosts) -> None:
+    words = ["steps=400", "kernels=6", "step_us=500", "sync=1"]
+    ended = hosts.run(build, *words, window_seconds=0.05, window_steps=5, budget_pct=50)
+    reader = drained(hosts)
+    records = reader.records
+    check_whole(records, 6)
+    assert len(records.window) >= 2
+    assert not records.window["partial"][:-1].any()
+    assert (records.window["steps"][:-1] == 5).all()
+    assert len(records.step) == 400
+    assert reader.drops() == dict.fromkeys(reader.drops(), 0)
+    # Only windows' kernels were recorded, each placed in its window by its time.
+    assert len(records.kernel) < ended.reports["host"]["launched"]
+    assert set(np.unique(records.kernel["window"])) <= set(records.window["window"]) | {0}
+    assert ended.stderr == ""
+
+
+def test_work_still_running_at_a_windows_end_is_recorded(build: Build, hosts: Hosts) -> None:
+    """Steps that never wait for the device: the last one's kernels end after its range."""
+    words = ["steps=300", "kernels=5", "step_us=2000", "sync=0"]
+    ended = hosts.run(build, *words, window_seconds=0.1, window_steps=4, budget_pct=50)
+    check_whole(drained(hosts).records, 5)
+    assert ended.reports["host"]["disable"] >= 1
+
+
+def test_graph_nodes_are_complete(build: Build, hosts: Hosts) -> None:
+    words = ["steps=300", "kernels=40", "step_us=400", "graph=1"]
+    hosts.run(build, *words, window_seconds=0.05, window_steps=5, budget_pct=50)
+    records = drained(hosts).records
+    check_whole(records, 40)
+    assert set(records.kernel["graph"]) == {1}
+    assert set(records.kernel["node"] & 0xFFFFFFFF) == set(range(40))
+
+
+def test_detaches_only_where_it_is_proved_safe(build: Build, hosts: Hosts) -> None:
+    """One thread, idle at each step's end: the third window and later ones detach."""
+    words = ["steps=300", "kernels=4", "step_us=300", "sync=0"]
+    ended = hosts.run(build, *words, window_seconds=0.02, window_steps=3, budget_pct=100)
+    reader = drained(hosts)
+    check_whole(reader.records, 4)
+    assert ended.reports["host"]["finalize"] >= 1
+    assert reader.state()["detaches"] == ended.reports["host"]["finalize"]
+    assert ended.reports["host"]["lost_at_edge"] == 0
+
+
+def test_never_detaches_while_another_thread_launches(build: Build, hosts: Hosts) -> None:
+    """The stand-in ends the process, as the driver does, if anybody detaches under load."""
+    words = ["steps=300", "kernels=4", "step_us=300", "side=1"]
+    ended = hosts.run(build, *words, window_seconds=0.02, window_steps=3, budget_pct=100)
+    assert ended.reports["host"]["finalize"] == 0
+    check_whole(drained(hosts).records, 4)
+
+
+def test_the_stand_in_would_end_an_agent_that_detaches_under_load(
+    plain: Build, hosts: Hosts
+) -> None:
+    """The proof above means something: a careless detach is fatal here as on the GPU."""
+    program = (
+        "import ctypes, os\n"
+        "cuda = ctypes.CDLL('libcuda.so.1'); cupti = ctypes.CDLL('libcupti.so.13')\n"
+        "cuda.standin_context(0)\n"
+        "cupti.cuptiActivityRegisterCallbacks(None, None)\n"
+        "cuda.standin_launch(7, b'kernel', ctypes.c_uint64(5_000_000_000))\n"
+        "cupti.cuptiFinalize()\n"
+    )
+    process = hosts.start(plain, command=["python3", "-c", program], level="off")
+    assert "unspecified launch failure" in hosts.end(process, code=-6).stderr
+
+
+def test_several_threads_and_devices(build: Build, hosts: Hosts) -> None:
+    words = ["steps=200", "kernels=4", "step_us=400", "threads=3", "devices=2", "streams=2"]
+    ended = hosts.run(build, *words, window_seconds=0.05, window_steps=4, budget_pct=50)
+    records = drained(hosts).records
+    assert set(kernels_of_steps(records)) == {4}
+    assert set(records.kernel["device"]) == {0, 1}
+    assert len(set(records.step["thread"])) == 3
+    assert ended.reports["host"]["finalize"] == 0
+
+
+def start_server(hosts: Hosts, build: Build, **settings: object) -> subprocess.Popen[str]:
+    words = ["steps=100000000", "kernels=4", "step_us=400"]
+    return hosts.start(build, *words, **({"window_seconds": 3600} | settings))
+
+
+def test_capture_on_demand(build: Build, hosts: Hosts, until: Until) -> None:
+    start_server(hosts, build)
+    reader = hosts.reader()
+    until(lambda: reader.state()["windows"] == 1)  # the first is due at once
+    reader.control(capture_steps=17, capture_request=1)
+    until(lambda: reader.state()["windows"] == 2)
+    until(lambda: reader.drain() == 0 or len(reader.records.window) == 2)
+    until(lambda: (reader.drain(), len(reader.records.window) == 2)[1])
+    window = reader.records.window[1]
+    assert (window["reason"], window["steps"], window["partial"]) == (REASONS["demand"], 17, 0)
+
+
+def test_a_slow_step_opens_a_window(plain: Build, hosts: Hosts) -> None:
+    words = ["steps=200", "kernels=4", "step_us=200", "slow_step=100"]
+    hosts.run(plain, *words, window_seconds=3600, window_steps=5, step_slo_ms=15)
+    records = drained(hosts).records
+    slow = [w for w in records.window if w["reason"] == REASONS["slo"]]
+    assert slow and slow[-1]["steps"] == 5
+    assert slow[-1]["first"] > 100
+
+
+def test_level_changes_while_running(build: Build, hosts: Hosts, until: Until) -> None:
+    start_server(hosts, build, level="ranges")
+    reader = hosts.reader()
+    until(lambda: reader.state()["steps"] > 50)
+    assert reader.state()["attached"] == 0
+    reader.control(level=3)
+    until(lambda: reader.state()["window_open"] == 1)
+    until(lambda: reader.state()["steps_covered"] > 20)
+    reader.control(level=1)
+    until(lambda: reader.state()["window_open"] == 0)
+    until(lambda: (reader.drain(), len(reader.records.window) > 0)[1])
+    check_whole(reader.records, 4)
+    assert reader.records.window[0]["reason"] == REASONS["continuous"]
+    reader.control(level=0)
+    before = reader.state()["steps"]
+    until(lambda: (reader.drain(), reader.drain() == 0)[1])
+    assert reader.state()["steps"] - before < 50_000
+
+
+def test_a_process_without_steps_gets_windows_by_the_clock(
+    plain: Build, hosts: Hosts, until: Until
+) -> None:
+    start = ["steps=100000000", "kernels=4", "step_us=400", "named=0"]
+    hosts.start(plain, *start, window_seconds=0.2, budget_pct=100)
+    reader = hosts.reader()
+    until(lambda: reader.state()["windows"] >= 2)
+    until(lambda: (reader.drain(), len(reader.records.window) >= 2)[1])
+    assert reader.records.window["partial"].all()
+    assert (reader.records.window["steps"] == 0).all()
+    assert len(reader.records.kernel) > 100
+
+
+def test_budget_spaces_windows(plain: Build, hosts: Hosts) -> None:
+    """Windows of a loop in which they cost nothing come often; a tiny budget keeps them apart."""
+    words = ["steps=800", "kernels=4", "step_us=500"]
+    hosts.run(plain, *words, window_seconds=0.01, window_steps=2, budget_pct=100)
+    often = len(drained(hosts).records.window)
+    next(hosts.rings.glob("*.ring")).unlink()
+    hosts.run(plain, *words, window_seconds=0.01, window_steps=2, budget_pct=0.0001)
+    rare = len(drained(hosts).records.window)
+    assert rare <= 2 < often
+
+
+def test_learning_covers_the_start_and_gives_way_to_windows(build: Build, hosts: Hosts) -> None:
+    words = ["steps=200", "kernels=4", "step_us=300", "warm_up=25"]
+    hosts.run(build, *words, learn_seconds=60, learn_steps=6, window_seconds=0.05, window_steps=3)
+    records = drained(hosts).records
+    assert records.window[0]["reason"] == REASONS["learn"]
+    assert records.window[0]["steps"] == 6
+    warm = [name == "warm_up_kernel" for name in records.names(records.kernel)]
+    assert sum(warm) == 25
+    check_whole(records, 4)
+
+
+def test_continuous_records_everything(build: Build, hosts: Hosts) -> None:
+    words = ["steps=150", "kernels=5", "step_us=200"]
+    ended = hosts.run(build, *words, level="continuous")
+    records = drained(hosts).records
+    assert len(records.kernel) == ended.reports["host"]["launched"] == 750
+    assert kernels_of_steps(records) == [5] * 150
