@@ -19,7 +19,7 @@ from pathlib import Path
 
 import torch
 from torch import nn
-from torch.nn import functional as F
+from torch.nn import functional as F  # noqa: N812 - as torch itself writes it
 from torch.profiler import ProfilerActivity, profile, record_function
 
 HIDDEN, HEADS, LAYERS, CONTEXT = 1024, 8, 3, 256
