@@ -45,7 +45,7 @@ class DecodeConfig:
     #: Device timestamps are multiples of this; 32 on Hopper.
     device_tick_ns: int = 32
     #: Steps a process makes between two record batches.
-    chunk_steps: int = 64
+    chunk_steps: int = 128
 
     def __post_init__(self) -> None:
         for item in fields(self):
