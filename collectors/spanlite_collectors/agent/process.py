@@ -170,7 +170,11 @@ class ProcessSpans:
                 limits[number] = end
         # A parent that has not ended yet is known by its children only.
         known = np.concatenate([np.zeros(1, np.uint64), rows["id"], self._carry.rows["id"]])
-        waits = ~np.isin(rows["parent_id"], known) & (rows["start"] > since)
+        waits = ~np.isin(rows["parent_id"], known)
+        # Nor is a thread's first step, but no window closes inside of one.
+        new = limits[inverse.ravel()] == _FOREVER
+        waits |= new & ~self.windows.known(rows["window"])
+        waits &= rows["start"] > since
         np.minimum.at(limits, inverse.ravel()[waits], rows["start"][waits])
         return np.minimum(bound, limits[inverse.ravel()])
 
@@ -263,8 +267,13 @@ class ProcessSpans:
         self.graphs.match(graph, rows["graph_node"][full], self._keys(rows[full]))
         nodes, inverse = np.unique(rows["graph_node"][at], return_inverse=True)
         said = [
-            {"stage": stage, "stage.inferred": True} if stage else {"stage.unknown": True}
+            {"stage.unknown": True} if stage is None else _inferred(stage)
             for stage in self.graphs.stages_of(graph, nodes)
         ]
         codes = np.array([self.texts.code(to_json(words)) for words in said], np.int32)
         rows["attributes"][at] = codes[inverse.ravel()]
+
+
+def _inferred(stage: str) -> dict[str, Any]:
+    """Attributes of a node; an empty stage is known too: directly in the step."""
+    return {"stage": stage, "stage.inferred": True} if stage else {"stage.inferred": True}

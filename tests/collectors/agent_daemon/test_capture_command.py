@@ -1,0 +1,71 @@
+import json
+
+import pytest
+from ring_writer import RingWriter
+from spanlite.cli import main
+from spanlite_collectors.agent.layout import Level
+
+
+@pytest.fixture
+def writer(tmp_path):
+    return RingWriter(tmp_path, pid=4711)
+
+
+def capture(writer, *words):
+    return main(["capture", "--agent-dir", str(writer.path.parent), *words])
+
+
+def test_steps_are_asked_for_by_pid(writer, capsys):
+    assert capture(writer, "--pid", "4711", "--steps", "50") == 0
+    assert (writer.control_word(1), writer.control_word(2)) == (1, 50)
+    assert capture(writer, "--all", "--steps", "3") == 0
+    assert (writer.control_word(1), writer.control_word(2)) == (2, 3)
+    assert "3 steps" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("level", ["off", "ranges", "windows", "continuous"])
+def test_the_level_changes_at_run_time(writer, level):
+    assert capture(writer, "--all", "--level", level) == 0
+    assert writer.control_word(0) == Level[level.upper()]
+
+
+def test_list_shows_processes_and_drops(writer, capsys):
+    writer.drop(0, 5)
+    assert capture(writer, "--list") == 0
+    assert "4711  /usr/bin/server" in capsys.readouterr().out
+    assert capture(writer, "--list", "--json") == 0
+    status = json.loads(capsys.readouterr().out)
+    assert (status["pid"], status["level"], status["dropped"]) == (4711, "off", {"ring_full": 5})
+
+
+def test_the_dead_are_not_listed(writer, capsys):
+    writer.die()
+    assert capture(writer, "--list") == 0
+    assert capsys.readouterr().out == "no process with an agent\n"
+
+
+def test_waiting_ends_with_1_where_no_step_comes(writer, capsys):
+    assert capture(writer, "--all", "--steps", "1", "--wait", "0.1") == 1
+    assert "not captured" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--pid", "1", "--steps", "5"], "no agent of process 1"),
+        (["--steps", "5"], "--pid"),
+        (["--all"], "--steps"),
+        (["--all", "--steps", "0"], "1 or more"),
+        (["--all", "--steps", "5", "--level", "ranges"], "no kernels"),
+        (["--all", "--level", "ranges", "--wait", "3"], "--wait needs"),
+    ],
+)
+def test_what_cannot_be_done_is_said(writer, capsys, words, said):
+    assert capture(writer, *words) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_steps_at_a_level_without_kernels_are_refused(writer, capsys):
+    capture(writer, "--all", "--level", "ranges")
+    assert capture(writer, "--all", "--steps", "5") == 2
+    assert "add --level windows" in capsys.readouterr().err

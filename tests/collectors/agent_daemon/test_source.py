@@ -1,0 +1,227 @@
+"""Rings in a folder, from their beginning to their end."""
+
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from ring_writer import RingWriter, write_recording
+from spanlite.flags import SpanFlag
+from spanlite.kinds import SpanKind
+from spanlite_collectors.agent.layout import Level, RecordType
+from spanlite_collectors.agent.source import RingOptions, RingSource
+from spanlite_collectors.sinks import MemorySink
+
+T0 = 1_796_143_900_000_000_000
+
+
+class Host:
+    """A folder with a source on it."""
+
+    def __init__(self, folder: Path, **options: object) -> None:
+        self.folder, self.sink, self.said = folder, MemorySink(), []
+        self.options = RingOptions([folder], **options)
+        self.source = self.new_source()
+
+    def new_source(self) -> RingSource:
+        return RingSource(self.sink, self.options, say=self.said.append)
+
+    def spans(self) -> list[dict]:
+        return [row for batch, _ in self.sink.written for row in batch.to_pylist()]
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Host:
+    return Host(tmp_path)
+
+
+def one_step(writer: RingWriter, at: int = T0, window: int = 1, covered: int = 1) -> None:
+    """A step with a layer, a launch in it and the kernel, as an agent tells them."""
+    name = writer.text("step:7")
+    writer.write(
+        RecordType.API,
+        start_ns=at + 300, end_ns=at + 400, thread_id=9, correlation_id=5, call=211, domain=1,
+        window=window,
+    )  # fmt: skip
+    writer.write(
+        RecordType.RANGE,
+        start_ns=at + 200, end_ns=at + 500, id=2, parent_id=1, thread_id=9,
+        name=writer.text("layer_0"), depth=1,
+    )  # fmt: skip
+    writer.write(RecordType.RANGE, start_ns=at, end_ns=at + 1000, id=1, thread_id=9, name=name)
+    writer.write(
+        RecordType.STEP,
+        start_ns=at, end_ns=at + 1000, number=7, thread_id=9, name=name, window=window,
+        covered=covered,
+    )  # fmt: skip
+    writer.write(
+        RecordType.KERNEL,
+        start_ns=at + 600, end_ns=at + 650, correlation_id=5, name=writer.text("gemm"),
+        stream=7, grid_x=4, grid_y=1, grid_z=1, block_x=128, block_y=1, block_z=1, window=window,
+    )  # fmt: skip
+
+
+def close_window(writer: RingWriter, steps: int = 1, seen: int = 50, partial: int = 0) -> None:
+    writer.write(
+        RecordType.WINDOW,
+        open_ns=T0 - 1, close_ns=T0 + 2000, window=1, steps=steps, steps_since_last=seen,
+        level=Level.WINDOWS, cost_ppm=4000, partial=partial,
+    )  # fmt: skip
+
+
+def test_a_kernel_hangs_under_its_call_range_and_step(host):
+    writer = RingWriter(host.folder)
+    one_step(writer)
+    close_window(writer)
+    host.source.step()
+    by_kind = {row["kind"]: row for row in host.spans()}
+    step, layer = by_kind[SpanKind.STEP], by_kind[SpanKind.NVTX_RANGE]
+    call, kernel = by_kind[SpanKind.RUNTIME_CALL], by_kind[SpanKind.KERNEL]
+    assert (kernel["name"], call["name"], layer["name"]) == ("gemm", "cudaLaunchKernel", "layer_0")
+    chain = [kernel, call, layer, step]
+    assert [row["parent_span_id"] for row in chain] == [row["span_id"] for row in chain[1:]] + [0]
+    assert len({(row["trace_id_low"], row["trace_id_high"]) for row in chain}) == 1
+    assert json.loads(kernel["attributes"]) == {"stage": "layer_0"}
+    assert json.loads(step["attributes"])["capture.covered"] is True
+    assert (kernel["start_ns"], kernel["duration_ns"]) == (T0 + 600, 50)
+    assert (kernel["grid_x"], kernel["block_x"], kernel["stream"]) == (4, 128, 7)
+
+
+def test_spans_of_a_window_carry_its_weight_level_and_cost(host):
+    writer = RingWriter(host.folder)
+    one_step(writer)
+    close_window(writer, steps=2, seen=50)
+    host.source.step()
+    resources = {
+        kind: resource
+        for batch, resource in host.sink.written
+        for kind in batch.column("kind").to_pylist()
+    }
+    of_kernel = resources[SpanKind.KERNEL]
+    assert of_kernel["spanlite.capture.weight"] == 25
+    assert of_kernel["spanlite.capture.level"] == "windows"
+    assert of_kernel["spanlite.capture.cost_ppm"] == 4000
+    assert "spanlite.capture.weight" not in resources[SpanKind.STEP]  # every step is seen
+    assert of_kernel["process.executable.name"] == "server"
+
+
+def test_a_step_cut_by_a_window_is_partial_and_so_are_its_kernels(host):
+    writer = RingWriter(host.folder)
+    one_step(writer, covered=0)
+    close_window(writer, steps=0, partial=1)
+    host.source.step()
+    partial = {row["kind"] for row in host.spans() if row["flags"] & SpanFlag.PARTIAL}
+    assert partial == {SpanKind.STEP, SpanKind.KERNEL}
+
+
+def test_odd_times_are_flagged_and_not_hidden(host):
+    writer = RingWriter(host.folder)
+    kernel = {"correlation_id": 1, "name": writer.text("k")}
+    writer.write(RecordType.KERNEL, start_ns=0, end_ns=T0, **kernel)
+    writer.write(RecordType.KERNEL, start_ns=T0, end_ns=T0 - 5, **kernel)
+    writer.die()
+    host.source.step()
+    flags = [SpanFlag(row["flags"]) for row in host.spans()]
+    assert SpanFlag.ZERO_TIMESTAMP in flags[0]
+    assert SpanFlag.NEGATIVE_DURATION in flags[1]
+    assert all(SpanFlag.ORPHAN in flag for flag in flags)
+    assert host.spans()[1]["duration_ns"] == -5
+
+
+def test_a_dead_process_is_read_to_the_end_and_its_file_removed(host):
+    writer = RingWriter(host.folder)
+    host.source.step()
+    one_step(writer)
+    writer.die()
+    host.source.step()
+    assert len(host.spans()) == 4
+    assert list(host.folder.iterdir()) == []
+    assert host.source.processes() == []
+
+
+def test_a_living_process_keeps_its_file(host):
+    writer = RingWriter(host.folder)
+    one_step(writer)
+    host.source.start()
+    host.source.stop()
+    assert len(host.spans()) == 4
+    assert writer.path.exists()
+
+
+def test_a_daemon_that_starts_anew_goes_on_and_asks_for_the_texts(host):
+    writer = RingWriter(host.folder)
+    one_step(writer)
+    writer.drop(0, 12)
+    host.source.step()
+    host.source.stop()
+    assert host.sink.dropped == {"ring_full": 12}
+    epoch = writer.control_word(6)
+    host.source = host.new_source()
+    host.source.step()
+    assert writer.control_word(6) == epoch + 1
+    assert host.sink.dropped == {"ring_full": 12}  # not told twice
+    writer.drop(0, 15)
+    host.source.step()
+    assert host.sink.dropped == {"ring_full": 15}
+
+
+def test_drops_reach_the_ledger_by_reason(host):
+    writer = RingWriter(host.folder)
+    writer.drop(1, 3)
+    writer.drop(4, 2)
+    host.source.step()
+    assert host.sink.dropped == {"cupti_dropped": 3, "torn_record": 2}
+    assert host.source.processes()[0].dropped == {"cupti_dropped": 3, "torn_record": 2}
+
+
+def test_a_damaged_ring_is_set_aside_and_what_came_before_it_is_kept(host):
+    writer = RingWriter(host.folder)
+    one_step(writer)
+    writer.raw(b"\xff" * 64)
+    host.source.step()
+    host.source.step()
+    assert len(host.spans()) == 4
+    assert [path.suffix for path in host.folder.iterdir()] == [".damaged"]
+    assert host.source.damaged_rings == 1
+    assert any("damaged" in text for text in host.said)
+
+
+def test_a_file_of_another_layout_is_left_alone(host):
+    writer = RingWriter(host.folder)
+    writer.u32(8, 99)
+    host.source.step()
+    assert host.source.processes() == []
+    assert writer.path.exists()
+
+
+def test_the_level_is_set_on_each_process_found(tmp_path):
+    host = Host(tmp_path, level=Level.CONTINUOUS)
+    writer = RingWriter(host.folder)
+    host.source.step()
+    assert writer.control_word(0) == Level.CONTINUOUS
+
+
+@pytest.mark.parametrize("name", ["eager_s1", "eager_s4", "full_api_s1", "graph_node_s1"])
+def test_real_recordings_lose_nothing(host, recording, name):
+    records = recording(name)
+    writer = RingWriter(host.folder)
+    write_recording(writer, records)
+    writer.die()
+    host.source.step()
+    table = pa.Table.from_batches([batch for batch, _ in host.sink.written])
+    kinds = table.column("kind").to_pylist()
+    count = {kind: sum(r["t"] == kind for r in records) for kind in ("kernel", "api", "nvtx")}
+    assert kinds.count(SpanKind.KERNEL) == count["kernel"]
+    calls = kinds.count(SpanKind.RUNTIME_CALL) + kinds.count(SpanKind.DRIVER_CALL)
+    assert calls == count["api"]
+    host_kinds = (SpanKind.NVTX_RANGE, SpanKind.STEP, SpanKind.REQUEST)
+    assert sum(kinds.count(kind) for kind in host_kinds) == count["nvtx"]
+    spans = table.select(["kind", "parent_span_id", "flags", "span_id"]).to_pylist()
+    kernels = [row for row in spans if row["kind"] == SpanKind.KERNEL]
+    calls_by_id = {
+        row["span_id"]
+        for row in spans
+        if row["kind"] in (SpanKind.RUNTIME_CALL, SpanKind.DRIVER_CALL)
+    }
+    assert all(row["parent_span_id"] in calls_by_id for row in kernels)
+    assert len({row["span_id"] for row in spans}) == len(spans)

@@ -1,0 +1,94 @@
+"""Spans do not depend on how the records were cut into drains."""
+
+import json
+from collections import Counter
+
+from ring_writer import RingWriter, write_recording
+from spanlite_collectors.agent.convert import Converter
+from spanlite_collectors.agent.process import Patience, ProcessSpans
+from spanlite_collectors.agent.ring import Ring
+from spanlite_collectors.sinks import MemorySink
+
+SECOND = 1_000_000_000
+
+
+class Process:
+    def __init__(self, folder):
+        self.sink = MemorySink()
+        self.writer = RingWriter(folder)
+        self.ring = Ring(self.writer.path)
+        patience = Patience(grace_ns=SECOND // 5, hold_ns=5 * SECOND)
+        self.spans = ProcessSpans(self.sink, {}, "test", patience)
+        self.converter = Converter(self.spans.texts)
+
+    def drain(self, now_ns: int, final: bool = False) -> None:
+        count, records, strings = self.ring.drain()
+        assert count >= 0
+        if count:
+            self.spans.take(self.converter.convert(records, strings))
+        self.spans.flush(now_ns, final)
+
+    def described(self) -> Counter:
+        """Each span with its parent and trace, by names and times: ids differ."""
+        rows = [row for batch, _ in self.sink.written for row in batch.to_pylist()]
+        by_id = {row["span_id"]: row for row in rows}
+        assert len(by_id) == len(rows)
+        out = Counter()
+        for row in rows:
+            parent = by_id.get(row["parent_span_id"], {"name": None, "start_ns": None})
+            out[
+                row["name"], row["kind"], row["start_ns"], row["duration_ns"], row["attributes"],
+                row["flags"], parent["name"], parent["start_ns"], row["trace_id_low"],
+                json.dumps([link["trace_id_low"] for link in row["links"] or ()]),
+            ] += 1  # fmt: skip
+        return out
+
+
+def test_small_drains_give_what_one_large_one_gives(tmp_path, recording):
+    records = [r for r in recording("eager_s1") if r["t"] in ("kernel", "api", "memcpy", "nvtx")]
+    whole = Process(tmp_path / "whole")
+    write_recording(whole.writer, records)
+    whole.drain(0, final=True)
+
+    # CUPTI's records come some 0.1 s after their end, ranges at once.
+    def comes(record):
+        return record["end"] + (0 if record["t"] == "nvtx" else SECOND // 10)
+
+    pieces = Process(tmp_path / "pieces")
+    records.sort(key=comes)
+    write_recording(pieces.writer, [])
+    now, at = comes(records[0]), 0
+    while at < len(records):
+        now += SECOND // 100
+        end = next((i for i in range(at, len(records)) if comes(records[i]) > now), len(records))
+        write_recording(pieces.writer, records[at:end])
+        pieces.drain(now)
+        at = end
+    written_before_the_end = pieces.sink.span_count
+    pieces.drain(now, final=True)
+    assert pieces.described() == whole.described()
+    assert written_before_the_end > 0
+
+
+def test_nothing_waits_for_ever(tmp_path, recording):
+    records = recording("graph_node_s1")
+    process = Process(tmp_path)
+    write_recording(process.writer, records)
+    last = max(r["end"] for r in records if "end" in r)
+    process.drain(last)
+    waiting = process.spans.waiting
+    process.drain(last + 60 * SECOND)
+    assert waiting > 0
+    assert process.spans.waiting == 0
+
+
+def test_forgotten_texts_do_not_mix_up_names(tmp_path, recording):
+    records = recording("eager_s1")
+    plain, tight = Process(tmp_path / "plain"), Process(tmp_path / "tight")
+    tight.spans.texts._keep = 8
+    for process in (plain, tight):
+        for first in range(0, len(records), 500):
+            write_recording(process.writer, records[first : first + 500])
+            process.drain(0)
+        process.drain(0, final=True)
+    assert tight.described() == plain.described()
