@@ -33,7 +33,7 @@ pytestmark = [
     pytest.mark.chaos,
     pytest.mark.stack,
     pytest.mark.flink,
-    pytest.mark.timeout(3600 if FULL else 900),
+    pytest.mark.timeout(7200 if FULL else 3600),
 ]
 
 
