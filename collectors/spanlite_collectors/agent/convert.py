@@ -213,9 +213,11 @@ class Converter:
         rows["kind"][at], rows["name"][at] = message.kind, self._texts.code(message.name)
         if message.attributes:
             rows["attributes"][at] = self._texts.code(to_json(message.attributes))
+        rows["free_range"][at] = message.free
         if message.context:
+            span = "own_span" if message.own else "parent_span"
             for column, value in zip(
-                ("trace_low", "trace_high", "parent_span"), message.context, strict=True
+                ("trace_low", "trace_high", span), message.context, strict=True
             ):
                 rows[column][at] = value
         if message.links:

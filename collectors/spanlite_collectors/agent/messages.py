@@ -2,7 +2,9 @@
 
 `spanlite.instrument` writes such texts into the NVTX domain `spanlite`:
 
-    request:NAME;traceparent=00-…     a request; its trace is the HTTP request's
+    request:NAME;traceparent=00-…     a request, child of that span: of an HTTP request
+    request:NAME;own=00-…             a request that begins this trace and is this span
+    …;free=1                          the request may end on another thread
     step:NUMBER;links=TRACE-SPAN,…    an engine step and the requests in it
     metric:KIND:NAME{label=value}     a mark; its payload is the value
     anything else                     a stage
@@ -53,7 +55,10 @@ class Message:
     kind: SpanKind
     name: str
     attributes: dict[str, Any] = field(default_factory=dict)
+    #: The span around a request, or with `own` the request itself.
     context: Context | None = None
+    own: bool = False
+    free: bool = False
     links: tuple[Context, ...] = ()
     metric: Metric | None = None
 
@@ -88,10 +93,14 @@ def _ours(text: str) -> Message:
     head, *rest = text.split(";")
     fields = dict(part.partition("=")[::2] for part in rest)
     if head.startswith("request:"):
+        own = _context(_TRACEPARENT, fields.pop("own", ""))
+        around = _context(_TRACEPARENT, fields.pop("traceparent", ""))
         return Message(
             SpanKind.REQUEST,
             head.removeprefix("request:") or "request",
-            context=_context(_TRACEPARENT, fields.pop("traceparent", "")),
+            context=own or around,
+            own=own is not None,
+            free=fields.pop("free", "") == "1",
             attributes=dict(fields),
         )
     if head.startswith("step:"):

@@ -97,7 +97,8 @@ def place(
     order = np.lexsort((-rows["duration"], rows["start"], _group(rows), rows["thread"]))
     rows = rows[order]
     new = Placed.nothing()
-    new.rows, new.span_id = rows, ids.spans(len(rows))
+    own = rows["own_span"]
+    new.rows, new.span_id = rows, np.where(own != 0, own, ids.spans(len(rows)))
     new.parent_id, new.low, new.high = (np.zeros(len(rows), np.uint64) for _ in range(3))
     new.path, new.cut = np.full(len(rows), -1, np.int32), np.zeros(len(rows), np.bool_)
     every = Placed.join([carry, new])
@@ -203,7 +204,8 @@ def _lend(
         return
     rows = every.rows
     scopes = np.flatnonzero(is_scope)
-    foreign = ~np.isin(rows["thread"][lost], np.unique(rows["thread"][scopes]))
+    bound = scopes[~rows["free_range"][scopes]]
+    foreign = ~np.isin(rows["thread"][lost], np.unique(rows["thread"][bound]))
     guess = np.full(len(lost), -1, np.int64)
     if len(scopes) and foreign.any():
         end = rows["start"][scopes] + rows["duration"][scopes]

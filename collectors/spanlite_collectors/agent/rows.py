@@ -12,7 +12,7 @@ from spanlite.schema import LAUNCH_COLUMNS
 Rows: TypeAlias = npt.NDArray[Any]
 
 #: Ranges and calls: what happens on a thread. `id` and `parent_id` are the agent's numbers of
-#: ranges; `trace_*` and `parent_span` come from W3C trace context (0: none).
+#: ranges; `trace_*`, `parent_span` and `own_span` come from W3C trace context (0: none).
 HOST = np.dtype(
     [
         ("kind", "u1"),
@@ -32,6 +32,7 @@ HOST = np.dtype(
         ("trace_low", "u8"),
         ("trace_high", "u8"),
         ("parent_span", "u8"),
+        ("own_span", "u8"),
     ]
 )
 

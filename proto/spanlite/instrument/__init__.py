@@ -1,0 +1,19 @@
+"""Say what a GPU server is doing, so that its kernels carry the request's trace id.
+
+    from spanlite import instrument
+
+    with instrument.request(headers["traceparent"]) as request:
+        with instrument.step([request]):
+            with instrument.stage("attention"):
+                ...
+
+All are context managers and decorators. They write NVTX ranges to whatever tool
+`NVTX_INJECTION64_PATH` or `CUDA_INJECTION64_PATH` names; without one they do nothing. Nothing
+but the standard library is imported.
+"""
+
+from spanlite.instrument import metrics
+from spanlite.instrument._ranges import Request, enabled, request, stage, step
+from spanlite.instrument.modules import hook_modules
+
+__all__ = ["Request", "enabled", "hook_modules", "metrics", "request", "stage", "step"]

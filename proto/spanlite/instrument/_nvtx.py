@@ -1,0 +1,153 @@
+"""NVTX without its headers: the same handshake that they make with an injected tool.
+
+A tool exports `InitializeInjectionNvtx2`. It is given a table of slots and puts its functions
+into those it wants; we then call what is in the slots.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+DOMAIN = "spanlite"
+#: `NVTX_INJECTION64_PATH` is NVTX's own variable; one library often serves both.
+VARIABLES = ("NVTX_INJECTION64_PATH", "CUDA_INJECTION64_PATH")
+_ETID_CALLBACKS = 1
+#: Module -> how many slots it has: NVTX_CB_MODULE_CORE and _CORE2.
+_MODULES = {1: 16, 5: 16}
+_CORE2 = 5
+_MARK, _START, _END, _PUSH, _POP, _CREATE_DOMAIN = 1, 2, 3, 4, 5, 12
+_ASCII, _DOUBLE = 1, 3
+
+
+class Event(ctypes.Structure):
+    """`nvtxEventAttributes_t`."""
+
+    _fields_ = (
+        ("version", ctypes.c_uint16),
+        ("size", ctypes.c_uint16),
+        ("category", ctypes.c_uint32),
+        ("color_type", ctypes.c_int32),
+        ("color", ctypes.c_uint32),
+        ("payload_type", ctypes.c_int32),
+        ("reserved", ctypes.c_int32),
+        ("payload", ctypes.c_double),
+        ("message_type", ctypes.c_int32),
+        ("message", ctypes.c_char_p),
+    )
+
+
+def event(text: str, value: float | None = None) -> Event:
+    """Attributes with a text and maybe a value."""
+    out = Event(version=3, size=ctypes.sizeof(Event), message_type=_ASCII)
+    out.message = text.encode()
+    if value is not None:
+        out.payload_type, out.payload = _DOUBLE, value
+    return out
+
+
+#: Kept events of texts that come again and again.
+cached_event = lru_cache(4096)(event)
+
+
+class _Callbacks(ctypes.Structure):
+    _fields_ = (("struct_size", ctypes.c_size_t), ("get_table", ctypes.c_void_p))
+
+
+class Tool:
+    """The functions of an injected tool. Raises OSError where it cannot be loaded."""
+
+    def __init__(self, path: str) -> None:
+        library = ctypes.CDLL(path)  # the same mapping where CUDA or NVTX has it already
+        initialize = library.InitializeInjectionNvtx2
+        slots = {number: (ctypes.c_void_p * size)() for number, size in _MODULES.items()}
+        tables = {number: _pointers(array) for number, array in slots.items()}
+
+        def get_table(module: int, table: Any, size: Any) -> int:
+            if module not in tables:
+                return 0
+            table[0] = ctypes.addressof(tables[module])
+            if size:
+                size[0] = _MODULES[module]
+            return 1
+
+        get_table_type = ctypes.CFUNCTYPE(
+            ctypes.c_int,
+            ctypes.c_int,
+            ctypes.POINTER(ctypes.c_void_p),
+            ctypes.POINTER(ctypes.c_uint32),
+        )
+        get_table_c = get_table_type(get_table)
+        address = ctypes.cast(get_table_c, ctypes.c_void_p).value
+        callbacks = _Callbacks(ctypes.sizeof(_Callbacks), address)
+
+        def get_export(number: int) -> int:
+            return ctypes.addressof(callbacks) if number == _ETID_CALLBACKS else 0
+
+        get_export_c = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_uint32)(get_export)
+        initialize.restype = ctypes.c_int
+        if not initialize(get_export_c):
+            raise OSError(f"{path} refused to take NVTX calls")
+        # The tool may keep all of these for as long as the process lives.
+        self._kept = (library, slots, tables, get_table_c, get_export_c, callbacks)
+        core2 = slots[_CORE2]
+        handle, attributes = ctypes.c_void_p, ctypes.POINTER(Event)
+        create = _function(core2[_CREATE_DOMAIN], handle, ctypes.c_char_p)
+        self._domain = handle(create(DOMAIN.encode()) if create else None)
+        self._push = _function(core2[_PUSH], ctypes.c_int, handle, attributes) or _nothing
+        self._pop = _function(core2[_POP], ctypes.c_int, handle) or _nothing
+        self._mark = _function(core2[_MARK], None, handle, attributes) or _nothing
+        self._start = _function(core2[_START], ctypes.c_uint64, handle, attributes) or _nothing
+        self._end = _function(core2[_END], None, handle, ctypes.c_uint64) or _nothing
+
+    def push(self, attributes: Event) -> None:
+        """Begin a range on this thread."""
+        self._push(self._domain, attributes)
+
+    def pop(self) -> None:
+        """End this thread's innermost range of ours."""
+        self._pop(self._domain)
+
+    def mark(self, attributes: Event) -> None:
+        """A point in time, in this thread's innermost range."""
+        self._mark(self._domain, attributes)
+
+    def start(self, attributes: Event) -> int:
+        """Begin a range that may end on any thread."""
+        return int(self._start(self._domain, attributes) or 0)
+
+    def end(self, number: int) -> None:
+        """End it."""
+        self._end(self._domain, number)
+
+
+def _pointers(slots: Any) -> Any:
+    base, width = ctypes.addressof(slots), ctypes.sizeof(ctypes.c_void_p)
+    return (ctypes.c_void_p * len(slots))(*[base + i * width for i in range(len(slots))])
+
+
+def _nothing(*_: Any) -> int:
+    return 0
+
+
+def _function(address: int | None, result: Any, *arguments: Any) -> Callable[..., Any] | None:
+    # PYFUNCTYPE keeps the GIL: the calls are shorter than letting go of it and taking it again.
+    return ctypes.PYFUNCTYPE(result, *arguments)(address) if address else None
+
+
+def find() -> Tool | None:
+    """The tool of this process's environment; None where there is none."""
+    for path in (os.environ.get(name) for name in VARIABLES):
+        if path:
+            try:
+                return Tool(path)
+            except (OSError, AttributeError):
+                continue  # CUDA's tool need not know NVTX; a missing one is CUDA's to report
+    return None
+
+
+#: Looked for once: the environment is read when the process starts.
+TOOL = find()

@@ -1,0 +1,247 @@
+"""What an application writes, through the real agent library into a real ring."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from spanlite.kinds import SpanKind
+
+ROOT = Path(__file__).parents[3]
+AGENT = ROOT / "collectors" / "spanlite_collectors" / "lib" / "libspanlite_agent.so"
+TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
+TRACEPARENT = f"00-{TRACE}-{SPAN}-01"
+
+
+def run(code: str, folder: Path | None = None) -> str:
+    """Run an application; with an agent that writes to `folder` if there is one."""
+    env = {k: v for k, v in os.environ.items() if "INJECTION64_PATH" not in k}
+    if folder:
+        env |= {"NVTX_INJECTION64_PATH": str(AGENT), "SPANLITE_AGENT_DIR": str(folder)}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=env, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.fixture
+def spans(tmp_path):
+    """Runs code under the agent and gives the spans that the daemon makes of it."""
+    source = pytest.importorskip("spanlite_collectors.agent.source")
+    sinks = pytest.importorskip("spanlite_collectors.sinks")
+    if not AGENT.exists():
+        pytest.skip("the agent is not built: make agent")
+
+    def collect(code: str, sampled=lambda resource, sample: None) -> list[dict]:
+        run("from spanlite import instrument\n" + code, tmp_path)
+        sink = sinks.MemorySink()
+        rings = source.RingSource(sink, source.RingOptions([tmp_path]), sampled=sampled)
+        rings.step()
+        assert list(tmp_path.iterdir()) == []
+        rows = [row for batch, _ in sink.written for row in batch.to_pylist()]
+        for row in rows:
+            row["said"] = json.loads(row["attributes"] or "{}")
+            row["trace"] = f"{row['trace_id_high']:016x}{row['trace_id_low']:016x}"
+        return rows
+
+    return collect
+
+
+def by_name(rows):
+    return {row["name"]: row for row in rows}
+
+
+def test_the_trace_id_of_a_request_is_that_of_everything_in_it(spans):
+    rows = by_name(
+        spans(
+            f"""
+with instrument.request({TRACEPARENT!r}, name="chat", model="m") as request:
+    with instrument.step([request], number=3):
+        with instrument.stage("layer_0"), instrument.stage("attention"):
+            pass
+"""
+        )
+    )
+    assert {row["trace"] for row in rows.values()} == {TRACE}
+    chat, step, layer = rows["chat"], rows["step"], rows["layer_0"]
+    assert chat["kind"] == SpanKind.REQUEST
+    assert f"{chat['parent_span_id']:016x}" == SPAN
+    assert (step["kind"], step["said"]["step"]) == (SpanKind.STEP, 3)
+    assert rows["attention"]["parent_span_id"] == layer["span_id"]
+    assert layer["parent_span_id"] == step["span_id"]
+    assert chat["said"]["model"] == "m"
+
+
+def test_a_step_of_several_requests_links_to_each(spans):
+    rows = spans(
+        f"""
+first = instrument.request({TRACEPARENT!r}, name="first")
+second = instrument.request(name="second")
+first.begin(); second.begin()
+with instrument.step([first, second]):
+    with instrument.stage("mlp"): pass
+second.end(); first.end()
+"""
+    )
+    named = by_name(rows)
+    step, second = named["step"], named["second"]
+    links = {
+        (f"{x['trace_id_high']:016x}{x['trace_id_low']:016x}", x["span_id"]) for x in step["links"]
+    }
+    assert links == {(TRACE, int(SPAN, 16)), (second["trace"], second["span_id"])}
+    assert named["mlp"]["trace"] == step["trace"]
+    assert step["trace"] not in (TRACE, second["trace"])
+    assert named["first"]["trace"] == TRACE
+
+
+def test_decorators_and_errors_keep_ranges_nested(spans):
+    rows = by_name(
+        spans(
+            """
+@instrument.stage("outer")
+def outer(fail):
+    with instrument.stage("inner"):
+        if fail: raise KeyError
+try: outer(True)
+except KeyError: pass
+with instrument.stage("after"): pass
+"""
+        )
+    )
+    assert rows["inner"]["parent_span_id"] == rows["outer"]["span_id"]
+    assert rows["after"]["parent_span_id"] == 0
+
+
+def test_metrics_become_attributes_and_series(spans):
+    seen = []
+    rows = by_name(
+        spans(
+            """
+from spanlite.instrument import metrics
+hits = metrics.counter("cache.hits", per="layer")
+with instrument.stage("attention"):
+    hits.add(2, layer=1); hits.add(3, layer=1)
+    metrics.ROPE_FREQ_INV_MAX.set(0.25, sequence="a,b")
+    with metrics.ROPE_COSINE_COMPUTE_MS.time_ms(): pass
+""",
+            lambda resource, sample: seen.append(sample),
+        )
+    )
+    said = rows["attention"]["said"]
+    assert said["cache.hits{layer=1}"] == 5
+    assert said["rope.freq_inv_max{sequence=a_b}"] == 0.25
+    assert said["rope.cosine_compute_ms"] > 0
+    assert [sample.metric.kind for sample in seen] == ["counter", "counter", "gauge", "histogram"]
+    assert len(rows) == 1  # the marks themselves are no spans
+
+
+def test_series_of_custom_metrics(spans):
+    module = pytest.importorskip("spanlite_collectors.agent.metrics")
+    from prometheus_client import CollectorRegistry, generate_latest
+
+    custom = module.CustomMetrics()
+    spans(
+        """
+from spanlite.instrument import metrics
+for layer in (0, 0, 1): metrics.FLASH_ATTN_RECOMPUTE_COUNT.add(layer=layer)
+took = metrics.histogram("took.ms")
+took.record(3); took.record(700)
+""",
+        custom.take,
+    )
+    registry = CollectorRegistry()
+    registry.register(custom)
+    text = generate_latest(registry).decode()
+    assert 'flash_attn_recompute_count_total{layer="0",service="' in text
+    assert [line.split()[-1] for line in text.splitlines() if "recompute_count_total{" in line] == [
+        "2.0",
+        "1.0",
+    ]
+    assert 'took_ms_bucket{le="5.0",' in text
+    assert next(line for line in text.splitlines() if "took_ms_sum" in line).endswith("703.0")
+
+
+def test_opentelemetry_server_spans_become_requests(spans):
+    pytest.importorskip("opentelemetry.sdk")
+    rows = by_name(
+        spans(
+            """
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.trace import SpanKind
+from spanlite.instrument.otel import SpanLiteSpanProcessor
+provider = TracerProvider()
+provider.add_span_processor(SpanLiteSpanProcessor())
+tracer = provider.get_tracer("t")
+with tracer.start_as_current_span("POST /v1/chat", kind=SpanKind.SERVER) as span:
+    with tracer.start_as_current_span("inside"):
+        with instrument.step([span], expected=format(span.get_span_context().trace_id, "032x")):
+            pass
+"""
+        )
+    )
+    assert set(rows) == {"POST /v1/chat", "step"}
+    assert rows["step"]["trace"] == rows["step"]["said"]["expected"]
+    assert rows["POST /v1/chat"]["trace"] == rows["step"]["trace"]
+
+
+def test_hooks_name_stages_after_modules(spans):
+    rows = by_name(
+        spans(
+            """
+from spanlite.instrument import hook_modules
+class Module:
+    def __init__(self, **parts): self.parts, self.before, self.after = parts, [], []
+    def named_modules(self, at=""):
+        yield at, self
+        for name, part in self.parts.items():
+            yield from part.named_modules(f"{at}.{name}" if at else name)
+    def register_forward_pre_hook(self, hook, prepend=False):
+        self.before.append(hook)
+    def register_forward_hook(self, hook, always_call=False):
+        self.after.append(hook)
+    def __call__(self):
+        for hook in self.before: hook(self, ())
+        for part in self.parts.values(): part()
+        for hook in self.after: hook(self, (), None)
+class LlamaAttention(Module): pass
+class LlamaDecoderLayer(Module): pass
+class Linear(Module): pass
+layers = {f"layers_{i}": LlamaDecoderLayer(self_attn=LlamaAttention(q=Linear())) for i in range(2)}
+model = Module(**layers)
+print(hook_modules(model).names)
+model()
+"""
+        )
+    )
+    assert set(rows) == {"layers_0", "layers_1", "self_attn"}
+    assert rows["self_attn"]["parent_span_id"] == rows["layers_1"]["span_id"]
+
+
+def test_without_a_tool_nothing_happens_and_functions_stay_themselves():
+    out = run(
+        """
+import sys
+from spanlite import instrument
+def f(): pass
+assert not instrument.enabled()
+assert instrument.stage("x")(f) is f and instrument.step()(f) is f and instrument.request()(f) is f
+with instrument.request() as r, instrument.step([r]), instrument.stage("y"): pass
+instrument.metrics.ROPE_FREQ_INV_MAX.set(1)
+heavy = ("numpy", "pyarrow", "google", "opentelemetry", "torch")
+print([name for name in heavy if name in sys.modules])
+"""
+    )
+    assert out == "[]\n"
+
+
+@pytest.mark.parametrize("path", ["/nowhere/tool.so", "/bin/true"])
+def test_a_tool_that_cannot_be_loaded_is_no_tool(path):
+    env = dict(os.environ, NVTX_INJECTION64_PATH=path)
+    code = "from spanlite import instrument; print(instrument.enabled())"
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "False\n"
