@@ -72,13 +72,23 @@ def null_levels(valid: Mask | None, count: int) -> bytes:
 
 
 def plain(values: pa.StringArray | pa.Int64Array | Array) -> bytes:
-    """PLAIN bytes of text (with its lengths) or of numbers."""
+    """PLAIN bytes of numbers, or of text without nulls: each length (4 bytes), then the text."""
     if not isinstance(values, np.ndarray) and not pa.types.is_string(values.type):
         values = values.to_numpy()
     if isinstance(values, np.ndarray):
         return np.ascontiguousarray(values).tobytes()
-    texts = [text.encode() for text in values.to_pylist()]
-    return b"".join(part for text in texts for part in (len(text).to_bytes(4, "little"), text))
+    if len(values) == 0:
+        return b""
+    offsets = np.frombuffer(values.buffers()[1], np.int32)[values.offset :][: len(values) + 1]
+    text = np.frombuffer(values.buffers()[2] or b"", np.uint8)[offsets[0] : offsets[-1]]
+    sizes = np.diff(offsets)
+    at = (offsets[:-1] - offsets[0] + 4 * np.arange(len(sizes)))[:, None] + np.arange(4)
+    out = np.empty(len(text) + 4 * len(sizes), np.uint8)
+    is_text = np.ones(len(out), bool)
+    is_text[at] = False
+    out[at] = sizes.astype("<u4").view(np.uint8).reshape(-1, 4)
+    out[is_text] = text
+    return out.tobytes()
 
 
 def delta(values: Array) -> bytes:

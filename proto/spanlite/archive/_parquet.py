@@ -194,17 +194,26 @@ def _extremes(name: str, column: Coded | Sited | Numbers) -> tuple[bytes, bytes]
 
 def _link_leaves(item: pa.Field, column: pa.ListArray, codec: pa.Codec) -> Iterator[_Leaf]:
     count = len(column)
-    values = column.flatten() if column.null_count < count else None
-    if values is None:
-        repeats, defined, entries = pages.run(0, count), pages.run(0, count), count
-    else:
-        repeats, defined, entries = _link_levels(column)
+    path = (item.name, "list", "element")
+    if column.null_count == count:
+        levels = pages.levels(pages.run(0, count)) * 2
+        for name, kind in (("trace_id", "string"), ("span_id", "int64")):
+            empty = pages.chunk(levels, b"", pages.PLAIN, count, codec)
+            yield _Leaf((*path, name), _PHYSICAL[kind], empty)
+        return
+    repeats, defined, entries = _link_levels(column)
     levels = pages.levels(repeats) + pages.levels(defined)
-    for name in ("trace_id", "span_id"):
-        body = b"" if values is None else pages.plain(values.field(name))
-        done = pages.chunk(levels, body, pages.PLAIN, entries, codec)
-        kind = _PHYSICAL["string" if name == "trace_id" else "int64"]
-        yield _Leaf((item.name, "list", "element", name), kind, done)
+    values = column.flatten()
+    # A step links to the requests that it serves, so the same few traces come up again.
+    ids = values.field("trace_id").dictionary_encode()
+    words = len(ids.dictionary)
+    body = _indexes(ids.indices.to_numpy().astype(_index_type(words)), words)
+    page = (pages.plain(ids.dictionary), words)
+    done = pages.chunk(levels, body, pages.RLE_DICTIONARY, entries, codec, page)
+    yield _Leaf((*path, "trace_id"), _PHYSICAL["string"], done)
+    body = pages.delta(values.field("span_id").to_numpy())
+    done = pages.chunk(levels, body, pages.DELTA_BINARY_PACKED, entries, codec)
+    yield _Leaf((*path, "span_id"), _PHYSICAL["int64"], done)
 
 
 def _link_levels(column: pa.ListArray) -> tuple[bytes, bytes, int]:
