@@ -20,7 +20,7 @@ _CASES = {
     "loop": "pass",
     "stage": "with stage('attention'): pass",
     "stage_prepared": "with prepared: pass",
-    "step": "with step(): pass",
+    "step": "with step(served): pass",
     "request": "with request(context): pass",
     "decorated": "decorated()",
     "plain_call": "plain()",
@@ -33,6 +33,7 @@ context = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 prepared = stage("attention")
 def plain(): pass
 decorated = stage("attention")(plain)
+served = [context] * 8
 gauge = metrics.ROPE_FREQ_INV_MAX
 for name, code in {cases!r}.items():
     best = min(timeit.repeat(code, globals=globals(), number=2000, repeat={rounds}))

@@ -15,7 +15,7 @@ from spanlite.schema import LAUNCH_COLUMNS
 
 from spanlite_collectors.agent.calls import call_name
 from spanlite_collectors.agent.layout import STRING_HEAD, RecordType
-from spanlite_collectors.agent.messages import Context, Message, Metric, Reader
+from spanlite_collectors.agent.messages import STEP_NAME, Context, Message, Metric, Reader
 from spanlite_collectors.agent.ring import Records
 from spanlite_collectors.agent.rows import DEVICE, HOST, Rows, Texts, empty
 from spanlite_collectors.importers._json_text import to_json
@@ -241,12 +241,14 @@ class Converter:
         if self._samples:
             ids = np.fromiter(self._samples, np.uint64, len(self._samples))
             odd |= np.isin(records["id"], ids)
+        step = self._texts.code(STEP_NAME)
         for row in np.flatnonzero(odd).tolist():
             code = int(rows["attributes"][row])
             values = _from_json(self._texts.text(code)) if code >= 0 else {}
             payload = _payload(records[row])
             if payload is not None:
-                values["nvtx.payload"] = payload
+                ours = rows["kind"][row] == SpanKind.STEP and rows["name"][row] == step
+                values["step" if ours else "nvtx.payload"] = payload
             values |= self._samples.pop(int(records["id"][row]), {})
             if values:
                 rows["attributes"][row] = self._texts.code(to_json(values))

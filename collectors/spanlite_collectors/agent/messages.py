@@ -5,7 +5,7 @@
     request:NAME;traceparent=00-…     a request, child of that span: of an HTTP request
     request:NAME;own=00-…             a request that begins this trace and is this span
     …;free=1                          the request may end on another thread
-    step:NUMBER;links=TRACE-SPAN,…    an engine step and the requests in it
+    step:;links=TRACE-SPAN,…          an engine step, its number as payload, and its requests
     metric:KIND:NAME{label=value}     a mark; its payload is the value
     anything else                     a stage
 
@@ -25,6 +25,7 @@ from spanlite_collectors.importers._nvtx import split_name
 from spanlite_collectors.importers.options import ImportOptions
 
 DOMAIN = "spanlite"
+STEP_NAME = "step"
 _TRACEPARENT = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]{2}")
 _LINK = re.compile(r"([0-9a-f]{32})-([0-9a-f]{16})")
 _METRIC = re.compile(r"metric:(counter|gauge|histogram):([^{]+)(?:\{(.*)\})?", re.S)
@@ -105,12 +106,10 @@ def _ours(text: str) -> Message:
         )
     if head.startswith("step:"):
         links = (_context(_LINK, part) for part in fields.pop("links", "").split(","))
-        number = head.removeprefix("step:")
-        step = {"step": int(number)} if number.isdecimal() else {}
         return Message(
             SpanKind.STEP,
-            "step" if step else head,
-            attributes={**step, **fields},
+            head.removeprefix("step:") or STEP_NAME,
+            attributes=dict(fields),
             links=tuple(link for link in links if link),
         )
     return Message(SpanKind.NVTX_RANGE, head, attributes=dict(fields))

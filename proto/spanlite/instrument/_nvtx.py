@@ -9,7 +9,6 @@ from __future__ import annotations
 import ctypes
 import os
 from collections.abc import Callable
-from functools import lru_cache
 from typing import Any
 
 DOMAIN = "spanlite"
@@ -20,11 +19,19 @@ _ETID_CALLBACKS = 1
 _MODULES = {1: 16, 5: 16}
 _CORE2 = 5
 _MARK, _START, _END, _PUSH, _POP, _CREATE_DOMAIN = 1, 2, 3, 4, 5, 12
-_ASCII, _DOUBLE = 1, 3
+_ASCII = 1
+#: Payload types: an unsigned integer of 64 bits, a double.
+NUMBER, VALUE = 1, 3
+
+
+class _Payload(ctypes.Union):
+    _fields_ = (("value", ctypes.c_double), ("number", ctypes.c_uint64))
 
 
 class Event(ctypes.Structure):
     """`nvtxEventAttributes_t`."""
+
+    _anonymous_ = ("payload",)
 
     _fields_ = (
         ("version", ctypes.c_uint16),
@@ -34,23 +41,18 @@ class Event(ctypes.Structure):
         ("color", ctypes.c_uint32),
         ("payload_type", ctypes.c_int32),
         ("reserved", ctypes.c_int32),
-        ("payload", ctypes.c_double),
+        ("payload", _Payload),
         ("message_type", ctypes.c_int32),
         ("message", ctypes.c_char_p),
     )
 
 
-def event(text: str, value: float | None = None) -> Event:
-    """Attributes with a text and maybe a value."""
+def event(text: str, payload: int = 0) -> Event:
+    """Attributes with a text and room for a payload of that type: NUMBER, VALUE or none."""
     out = Event(version=3, size=ctypes.sizeof(Event), message_type=_ASCII)
     out.message = text.encode()
-    if value is not None:
-        out.payload_type, out.payload = _DOUBLE, value
+    out.payload_type = payload
     return out
-
-
-#: Kept events of texts that come again and again.
-cached_event = lru_cache(4096)(event)
 
 
 class _Callbacks(ctypes.Structure):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import threading
 from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -55,19 +56,17 @@ class _Range:
 class Request:
     """A request. `with` binds it to the thread; `async with` lets it end on another one."""
 
-    def __init__(self, tool: _nvtx.Tool | None, context: Any, head: str, tail: str) -> None:
+    def __init__(self, tool: _nvtx.Tool, context: Any, head: str, tail: str) -> None:
         self._tool, self._context, self._head, self._tail = tool, context, head, tail
         self._number = 0
         self.traceparent: str | None = None
 
     def __enter__(self) -> Self:
-        if self._tool:
-            self._tool.push(self._event(""))
+        self._tool.push(self._event(""))
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._tool:
-            self._tool.pop()
+        self._tool.pop()
 
     async def __aenter__(self) -> Self:
         self.begin()
@@ -78,18 +77,15 @@ class Request:
 
     def begin(self) -> None:
         """Begin, where no block of code holds the whole request."""
-        if self._tool:
-            self._number = self._tool.start(self._event(";free=1"))
+        self._number = self._tool.start(self._event(";free=1"))
 
     def end(self) -> None:
         """End what `begin` began, on any thread."""
-        if self._tool and self._number:
+        if self._number:
             self._tool.end(self._number)
             self._number = 0
 
     def __call__(self, function: _Function) -> _Function:
-        if not self._tool:
-            return function
         head, tail, context, tool = self._head, self._tail, self._context, self._tool
 
         @functools.wraps(function)
@@ -117,6 +113,18 @@ class _Nothing:
     def __exit__(self, *_: object) -> None:
         return None
 
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        return None
+
+    def begin(self) -> None:
+        """Nobody listens."""
+
+    def end(self) -> None:
+        """Nobody listens."""
+
     def __call__(self, function: _Function) -> _Function:
         return function
 
@@ -124,11 +132,13 @@ class _Nothing:
 NOTHING = _Nothing()
 
 
-def request(context: Any = None, name: str = "request", **attributes: object) -> Request:
+def request(context: Any = None, name: str = "request", **attributes: object) -> Request | _Nothing:
     """A request: a traceparent, headers that hold one, an OpenTelemetry span, or the current one.
 
     Its kernels get that trace id. Where there is no context, the request begins a trace.
     """
+    if _nvtx.TOOL is None:
+        return NOTHING
     return Request(_nvtx.TOOL, context, f"request:{_clean(name)}", _fields(attributes))
 
 
@@ -144,11 +154,31 @@ def step(
     tail = _fields(attributes)
 
     def make() -> _nvtx.Event:
-        links = ",".join(_link(item) for item in itertools.islice(requests, MAX_LINKS))
-        at = next(_steps) if number is None else number
-        return _nvtx.event(f"step:{at}" + (f";links={links}" if links else "") + tail)
+        links = ",".join([_link(item) for item in itertools.islice(requests, MAX_LINKS)])
+        event = _of_step(f"step:;links={links}{tail}" if links else "step:" + tail)
+        event.number = next(_steps) if number is None else number
+        return event
 
     return _Range(tool, make)
+
+
+class _LastStep(threading.local):
+    text = ""
+    event = _nvtx.Event()
+
+
+_last_step = _LastStep()
+
+
+def _of_step(text: str) -> _nvtx.Event:
+    """Most steps of a server serve the requests of the one before: the text is kept.
+
+    So the number is the payload, and the agent sends each text once.
+    """
+    last = _last_step
+    if last.text != text:
+        last.text, last.event = text, _nvtx.event(text, _nvtx.NUMBER)
+    return last.event
 
 
 def stage(name: str, **attributes: object) -> _Range | _Nothing:
@@ -156,8 +186,17 @@ def stage(name: str, **attributes: object) -> _Range | _Nothing:
     tool = _nvtx.TOOL
     if tool is None:
         return NOTHING
+    if not attributes:
+        return _stage(tool, name)
     text = _clean(name) + _fields(attributes)
-    return _Range(tool, lambda: _nvtx.cached_event(text))
+    return _Range(tool, lambda: _nvtx.event(text))
+
+
+@functools.lru_cache(4096)
+def _stage(tool: _nvtx.Tool, name: str) -> _Range:
+    """One object for each name: it holds no state, so any thread may use it at any depth."""
+    event = _nvtx.event(_clean(name))
+    return _Range(tool, lambda: event)
 
 
 def _link(item: Any) -> str:

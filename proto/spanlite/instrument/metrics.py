@@ -9,6 +9,7 @@ of the collector on this host. `per` and `labels` say which labels every value m
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -17,6 +18,18 @@ from spanlite.errors import UsageError
 from spanlite.instrument import _nvtx
 
 _registry: dict[str, Metric] = {}
+#: Label sets whose events are kept, in each thread.
+_MAX_EVENTS = 4096
+
+
+class _Events(threading.local):
+    """An event is changed and sent, so each thread has its own."""
+
+    def __init__(self) -> None:
+        self.known: dict[tuple[object, ...], _nvtx.Event] = {}
+
+
+_events = _Events()
 
 
 class Metric:
@@ -31,6 +44,16 @@ class Metric:
     def _send(self, value: float, labels: dict[str, object]) -> None:
         if _nvtx.TOOL is None:
             return
+        key = (self, *labels.items())
+        event = _events.known.get(key)
+        if event is None:
+            event = self._event(labels)
+            if len(_events.known) < _MAX_EVENTS:
+                _events.known[key] = event
+        event.value = value
+        _nvtx.TOOL.mark(event)
+
+    def _event(self, labels: dict[str, object]) -> _nvtx.Event:
         if tuple(sorted(labels)) != self.labels:
             raise UsageError(
                 f"metric {self.name} has the labels {', '.join(self.labels) or '(none)'}, not "
@@ -38,7 +61,7 @@ class Metric:
             )
         inside = ",".join(f"{name}={_clean(labels[name])}" for name in self.labels)
         text = f"metric:{self.kind}:{self.name}" + (f"{{{inside}}}" if inside else "")
-        _nvtx.TOOL.mark(_nvtx.event(text, value))
+        return _nvtx.event(text, _nvtx.VALUE)
 
 
 class Counter(Metric):

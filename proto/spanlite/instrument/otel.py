@@ -9,7 +9,7 @@ from opentelemetry.context import Context
 from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor
 from opentelemetry.trace import SpanKind
 
-from spanlite.instrument._ranges import Request, enabled, request
+from spanlite.instrument._ranges import Request, request
 
 #: Spans that stay open longer than this many others began are given up.
 _MAX_OPEN = 100_000
@@ -24,9 +24,11 @@ class SpanLiteSpanProcessor(SpanProcessor):
 
     def on_start(self, span: Span, parent_context: Context | None = None) -> None:
         """Begin."""
-        if not enabled() or span.kind not in self._kinds or len(self._open) >= _MAX_OPEN:
+        if span.kind not in self._kinds or len(self._open) >= _MAX_OPEN:
             return
         began = request(span, name=span.name)
+        if not isinstance(began, Request):
+            return
         began.begin()
         self._open[span.get_span_context().span_id] = began
 
