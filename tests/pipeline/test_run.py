@@ -222,10 +222,11 @@ class Cluster:
         settings["taskmanager"]["memory"]["process"]["size"] = "2500m"
         settings["taskmanager"]["numberOfTaskSlots"] = 2
         settings["rest"]["port"] = port
-        (conf / "config.yaml").write_text(yaml.safe_dump(settings))
+        (conf / "config.yaml").write_text(yaml.safe_dump(settings, width=1 << 20))
         for name in ("log4j.properties", "log4j-cli.properties", "log4j-console.properties"):
             shutil.copy(self._bin.parent / "conf" / name, conf)
         self.logs = folder / "logs"
+        self.logs.mkdir()  # a daemon whose log has no folder ends without a word
         self.env = os.environ | {
             "FLINK_CONF_DIR": str(conf),
             "FLINK_LOG_DIR": str(self.logs),
