@@ -27,6 +27,7 @@ PROMPTS = (
     "*prompt",
     "*prompts",
     "*prompt.*",
+    "*prompts.*",
     "*completion",
     "*completion.*",
     "*.input.messages",

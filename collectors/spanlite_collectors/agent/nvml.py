@@ -84,7 +84,7 @@ class NvmlSampler(Collector):
         if self._thread.is_alive():
             self._thread.join()
 
-    def describe(self, pid: int | None) -> dict[str, Any]:
+    def gpus_of(self, pid: int | None) -> dict[str, Any]:
         """Resource attributes: driver, CUDA, and the GPUs that a process of this host uses."""
         with self._lock:
             uuids = self._processes.get(pid, []) if pid is not None else []

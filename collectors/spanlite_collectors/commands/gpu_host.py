@@ -83,7 +83,7 @@ class GpuHost:
             folders_of(args.agent_dir), Level[args.level.upper()] if args.level else None
         )
         if sampler is not None:
-            options.describe_gpus = sampler.describe
+            options.describe_gpus = sampler.gpus_of
         rings = RingSource(self.sink, options, say=say, sampled=custom.take)
         registry.register(AgentMetrics(rings))
         registry.register(custom)

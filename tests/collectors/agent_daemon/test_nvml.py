@@ -1,0 +1,136 @@
+"""GPU figures, from a stand-in for NVML with two GPUs, one of them in MIG mode."""
+
+from types import SimpleNamespace
+
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+from spanlite_collectors.agent.nvml import NvmlSampler
+
+
+class NVMLError(Exception):
+    pass
+
+
+class StandIn:
+    """Answers as `pynvml` does; what a GPU has not, raises."""
+
+    NVMLError = NVMLError
+    NVML_TEMPERATURE_GPU = 0
+    NVML_CLOCK_SM, NVML_CLOCK_MEM = 1, 2
+    NVML_MEMORY_ERROR_TYPE_CORRECTED, NVML_MEMORY_ERROR_TYPE_UNCORRECTED = 0, 1
+    NVML_VOLATILE_ECC = 0
+    NVML_PCIE_UTIL_TX_BYTES, NVML_PCIE_UTIL_RX_BYTES = 0, 1
+
+    def __init__(self):
+        self.throttle = 0
+
+    def nvmlSystemGetDriverVersion(self):  # noqa: N802
+        return "580.10"
+
+    def nvmlSystemGetCudaDriverVersion_v2(self):  # noqa: N802
+        return 13000
+
+    def nvmlDeviceGetCount(self):  # noqa: N802
+        return 2
+
+    def nvmlDeviceGetHandleByIndex(self, index):  # noqa: N802
+        return f"gpu{index}"
+
+    def nvmlDeviceGetUUID(self, gpu):  # noqa: N802
+        return {"gpu0": "GPU-aaa", "gpu1": "GPU-bbb", "mig": "MIG-ccc"}[gpu]
+
+    def nvmlDeviceGetUtilizationRates(self, gpu):  # noqa: N802
+        return SimpleNamespace(gpu=75, memory=20)
+
+    def nvmlDeviceGetMemoryInfo(self, gpu):  # noqa: N802
+        return SimpleNamespace(used=5 << 30, total=140 << 30)
+
+    def nvmlDeviceGetPowerUsage(self, gpu):  # noqa: N802
+        return 345_600
+
+    def nvmlDeviceGetTemperature(self, gpu, sensor):  # noqa: N802
+        return 61
+
+    def nvmlDeviceGetClockInfo(self, gpu, kind):  # noqa: N802
+        return {1: 1980, 2: 3201}[kind]
+
+    def nvmlDeviceGetCurrentClocksThrottleReasons(self, gpu):  # noqa: N802
+        return self.throttle
+
+    def nvmlDeviceGetMigMode(self, gpu):  # noqa: N802
+        return [gpu == "gpu1", 0]
+
+    def nvmlDeviceGetMaxMigDeviceCount(self, gpu):  # noqa: N802
+        return 2
+
+    def nvmlDeviceGetMigDeviceHandleByIndex(self, gpu, index):  # noqa: N802
+        if index:
+            raise NVMLError("not found")
+        return "mig"
+
+    def nvmlDeviceGetPcieThroughput(self, gpu, counter):  # noqa: N802
+        return 1000
+
+    def nvmlDeviceGetComputeRunningProcesses(self, gpu):  # noqa: N802
+        pid = {"gpu0": 10, "mig": 11}.get(gpu)
+        return [SimpleNamespace(pid=pid, usedGpuMemory=1 << 20)] if pid else []
+
+    def __getattr__(self, name):
+        def refuse(*_):
+            raise NVMLError("not supported")
+
+        return refuse
+
+
+@pytest.fixture
+def nvml():
+    return StandIn()
+
+
+def text_of(sampler):
+    registry = CollectorRegistry()
+    registry.register(sampler)
+    return generate_latest(registry).decode()
+
+
+def test_figures_have_opentelemetry_names_and_si_units(nvml):
+    sampler = NvmlSampler(nvml)
+    sampler.sample()
+    text = text_of(sampler)
+    assert 'hw_gpu_utilization_ratio{hw_id="GPU-aaa"} 0.75' in text
+    assert 'hw_gpu_power_watts{hw_id="GPU-aaa"} 345.6' in text
+    assert 'hw_gpu_clock_hertz{clock="sm",hw_id="GPU-bbb"} 1.98e+09' in text
+    assert 'hw_gpu_io_bytes_per_second{direction="receive",hw_id="GPU-aaa"} 1.024e+06' in text
+    assert 'hw_gpu_process_memory_usage_bytes{hw_id="GPU-aaa",pid="10"} 1.048576e+06' in text
+
+
+def test_what_a_gpu_does_not_know_is_left_out(nvml):
+    sampler = NvmlSampler(nvml)
+    sampler.sample()
+    assert "hw_gpu_errors" not in text_of(sampler)
+    assert "hw_gpu_energy" not in text_of(sampler)
+
+
+def test_throttling_is_told_by_reason(nvml):
+    nvml.throttle = 0x40
+    sampler = NvmlSampler(nvml)
+    sampler.sample()
+    text = text_of(sampler)
+    assert 'hw_gpu_throttled{hw_id="GPU-aaa",reason="hw_thermal"} 1.0' in text
+    assert 'hw_gpu_throttled{hw_id="GPU-aaa",reason="sw_power_cap"} 0.0' in text
+
+
+def test_a_process_is_described_by_its_gpus(nvml):
+    sampler = NvmlSampler(nvml)
+    sampler.sample()
+    common = {"nvidia.driver.version": "580.10", "cuda.driver.version": "13.0"}
+    assert sampler.gpus_of(10) == common | {"gpu.uuid": "GPU-aaa"}
+    assert sampler.gpus_of(11) == common | {"gpu.uuid": "MIG-ccc", "gpu.mig.uuid": "MIG-ccc"}
+    assert sampler.gpus_of(12) == common
+
+
+def test_it_reads_until_it_is_stopped(nvml):
+    sampler = NvmlSampler(nvml)
+    sampler.start()
+    sampler.stop()
+    assert "2 GPUs" in sampler.url
