@@ -58,6 +58,10 @@ _DRIVER = {
     "cuLaunchKernelEx": (652, 653),
     "cuLibraryLoadData": (678,),
 }
+#: Calls that launch one kernel each: the nodes of a graph that is being captured.
+KERNEL_LAUNCHES = tuple(
+    name for name in (*_RUNTIME, *_DRIVER) if "LaunchK" in name or "LaunchC" in name
+)
 _NAMES = {
     (domain, number): name
     for domain, table in ((0, _DRIVER), (1, _RUNTIME))

@@ -1,10 +1,13 @@
 """Layer and stage for the kernels of CUDA graphs, which carry no range of their own.
 
-The nodes of a graph, in the order of their ids, are the kernels of an eager step in the order
-of their launch: capture numbers them so. A process usually runs such a step before it captures
-(warm-up), and the agent's first window sees it. So the sequence of (kernel name, grid, block)
-of a graph's nodes is searched in the eager sequences of the same process, and each node gets
-the ranges of the kernel it matches. What matches nothing stays unknown.
+The nodes of a graph, in the order of their ids, are the launches of its capture in their order.
+So where the agent's first window has seen the capture (launches that started no kernel, as many
+as the graph has), each node gets the ranges of its launch.
+
+Else: a process usually runs the same step eagerly before it captures (warm-up). The sequence of
+(kernel name, grid, block) of a graph's nodes is searched in the eager sequences of the same
+process, and each node gets the ranges of the kernel it matches. What matches nothing stays
+unknown.
 """
 
 from __future__ import annotations
@@ -45,6 +48,7 @@ class GraphStages:
     def __init__(self) -> None:
         self._eager: dict[bytes, _Eager] = {}
         self._graphs: dict[int, _Graph] = {}
+        self._captured: dict[tuple[str, ...], None] = {}
         self._learned = 0
 
     def learn(self, keys: Keys, stages: list[str]) -> None:
@@ -57,6 +61,16 @@ class GraphStages:
         if len(self._eager) >= _MAX_EAGER:
             del self._eager[next(iter(self._eager))]
         self._eager[name] = _Eager(keys.copy(), list(stages))
+        self._learned += 1
+
+    def learn_capture(self, stages: list[str]) -> None:
+        """A stream capture: the ranges each of its launches was called in, in their order."""
+        run = tuple(stages)
+        if len(run) < _MIN_KERNELS or not any(run) or run in self._captured:
+            return
+        if len(self._captured) >= _MAX_EAGER:
+            del self._captured[next(iter(self._captured))]
+        self._captured[run] = None
         self._learned += 1
 
     def match(self, graph: int, nodes: npt.NDArray[np.uint64], keys: Keys) -> None:
@@ -85,6 +99,11 @@ class GraphStages:
         ]
 
     def _stages(self, keys: Keys) -> list[str | None]:
+        captures: list[list[str | None]] = [
+            list(run) for run in self._captured if len(run) == len(keys)
+        ]
+        if captures:
+            return _agreed(captures)
         found = [_exact(eager, keys) for eager in self._eager.values()]
         certain = [stages for stages in found if stages]
         if certain:

@@ -8,11 +8,13 @@ from spanlite.kinds import SpanKind
 
 from spanlite_collectors.agent.place import I64, U64, Placed
 
-_COLUMNS = ("correlation", "start", "span_id", "low", "high", "path", "cut")
+_COLUMNS = (
+    "correlation", "start", "thread", "name", "span_id", "low", "high", "path", "cut", "used",
+)  # fmt: skip
 
 
 class CallTable:
-    """Launching calls by correlation id, 50 bytes each, sorted. All columns have shape (n,)."""
+    """Launching calls by correlation id, 63 bytes each, sorted. All columns have shape (n,)."""
 
     def __init__(self) -> None:
         none = np.empty(0, np.uint64)
@@ -22,7 +24,11 @@ class CallTable:
         self.low: U64 = none
         self.high: U64 = none
         self.path: npt.NDArray[np.int32] = np.empty(0, np.int32)
+        self.thread: U64 = none
+        self.name: npt.NDArray[np.int32] = np.empty(0, np.int32)
         self.cut: npt.NDArray[np.bool_] = np.empty(0, np.bool_)
+        #: Whether a kernel or copy has come that this call started.
+        self.used: npt.NDArray[np.bool_] = np.empty(0, np.bool_)
 
     def __len__(self) -> int:
         return len(self.correlation)
@@ -43,16 +49,32 @@ class CallTable:
         old = ~np.isin(self.correlation, new.rows["correlation"])
         fresh = {
             "correlation": new.rows["correlation"],
-            "start": new.rows["start"],
-            **{name: getattr(new, name) for name in _COLUMNS[2:]},
+            **{name: new.rows[name] for name in ("start", "thread", "name")},
+            **{name: getattr(new, name) for name in ("span_id", "low", "high", "path", "cut")},
+            "used": np.zeros(len(new.rows), np.bool_),
         }
         joined = {n: np.concatenate([getattr(self, n)[old], fresh[n]]) for n in _COLUMNS}
         self._keep(joined, np.argsort(joined["correlation"], kind="stable"))
 
     def forget_before(self, start_ns: int) -> None:
         """Drop calls whose kernels have long come."""
-        if len(self) and int(self.start.min()) < start_ns:
-            self._keep({n: getattr(self, n) for n in _COLUMNS}, self.start >= start_ns)
+        self._keep({n: getattr(self, n) for n in _COLUMNS}, self.start >= start_ns)
+
+    def has_before(self, start_ns: int) -> bool:
+        """Whether there is anything to forget."""
+        return bool(len(self)) and int(self.start.min()) < start_ns
+
+    def captured(self, launch_names: list[int], before_ns: int) -> list[npt.NDArray[np.int32]]:
+        """Runs of launches that started no kernel: those of a stream capture, which become the
+        nodes of a graph in the same order. For each run the path of each launch.
+
+        The kernels of calls since `before_ns` may still come."""
+        launches = np.flatnonzero(np.isin(self.name, launch_names) & (self.start < before_ns))
+        launches = launches[np.lexsort((self.start[launches], self.thread[launches]))]
+        used, thread = self.used[launches], self.thread[launches]
+        cuts = np.flatnonzero((np.diff(thread) != 0) | (np.diff(used.view(np.int8)) != 0)) + 1
+        runs = np.split(launches, cuts)
+        return [self.path[run] for run in runs if len(run) and not self.used[run[0]]]
 
     def _keep(
         self, columns: dict[str, npt.NDArray[np.generic]], pick: npt.NDArray[np.generic]

@@ -18,6 +18,7 @@ import numpy.typing as npt
 from spanlite.flags import SpanFlag
 from spanlite.kinds import SpanKind
 
+from spanlite_collectors.agent.calls import KERNEL_LAUNCHES
 from spanlite_collectors.agent.convert import Converted
 from spanlite_collectors.agent.emit import Emitter
 from spanlite_collectors.agent.graphs import GraphStages
@@ -68,6 +69,7 @@ class ProcessSpans:
         self._links: dict[int, tuple[Context, ...]] = {}
         self._steps: list[Records] = []
         self._step_end: dict[int, int] = {}
+        self._settled_ns = 0
         self.graphs = GraphStages()
 
     @property
@@ -89,14 +91,19 @@ class ProcessSpans:
 
     def flush(self, now_ns: int, final: bool = False) -> None:
         """Write what is complete; everything if `final`."""
+        self._settled_ns = _FOREVER if final else now_ns - 2 * self._patience.grace_ns
         self._mark_steps()
         self._flush_host(now_ns, final or len(self._host) > self._patience.max_rows)
         self._flush_device(now_ns, final or len(self._device) > self._patience.max_rows)
-        self._calls.forget_before(now_ns - 2 * self._patience.hold_ns)
+        oldest = now_ns - 2 * self._patience.hold_ns
+        if self._calls.has_before(oldest):
+            self._learn_captures()
+            self._calls.forget_before(oldest)
         if self.texts.crowded:
             rows = (self._host, self._device, self._carry.rows)
             columns = [part[name] for part in rows for name in ("name", "attributes")]
-            self.texts.renumber([*columns, self._carry.path, self._calls.path])
+            calls = (self._calls.path, self._calls.name)
+            self.texts.renumber([*columns, self._carry.path, *calls])
 
     def _mark_steps(self) -> None:
         """What the agent says is a step becomes one, with what its window covered of it."""
@@ -197,6 +204,7 @@ class ProcessSpans:
             early = found & (rows["start"] < table.start[at])
             rows["flags"][early] |= np.uint32(SpanFlag.STARTS_BEFORE_LAUNCH)
             rows["flags"][found & table.cut[at]] |= np.uint32(SpanFlag.PARTIAL)
+            table.used[at[found]] = True
         rows["flags"][~found] |= np.uint32(SpanFlag.ORPHAN)
         parent = np.where(found, table.span_id[at], np.uint64(0)) if len(table) else low * 0
         path = np.where(found, table.path[at], -1) if len(table) else np.full(len(rows), -1)
@@ -227,6 +235,8 @@ class ProcessSpans:
         if len(eager):
             self._learn(rows, eager, low, path)
             self._say(rows, eager, path[eager])
+        if len(replayed):
+            self._learn_captures()
         for graph in np.unique(rows["graph_id"][replayed]).tolist():
             self._replay(rows, replayed[rows["graph_id"][replayed] == graph], graph)
 
@@ -259,6 +269,12 @@ class ProcessSpans:
                 self.texts.text(code) if code >= 0 else "" for code in path[order[step]].tolist()
             ]
             self.graphs.learn(keys[step], stages)
+
+    def _learn_captures(self) -> None:
+        names = [self.texts.code(name) for name in KERNEL_LAUNCHES]
+        for run in self._calls.captured(names, self._settled_ns):
+            stages = [self.texts.text(code) if code >= 0 else "" for code in run.tolist()]
+            self.graphs.learn_capture(stages)
 
     def _replay(self, rows: Rows, at: Any, graph: int) -> None:
         """Give the nodes of one graph their stages, learned from the fullest replay."""

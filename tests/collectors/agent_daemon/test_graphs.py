@@ -9,6 +9,7 @@ import pytest
 from ring_writer import RingWriter, write_recording
 from spanlite.kinds import SpanKind
 from spanlite_collectors.agent.graphs import GraphStages
+from spanlite_collectors.agent.layout import RecordType
 from spanlite_collectors.agent.source import RingOptions, RingSource
 from spanlite_collectors.sinks import MemorySink
 
@@ -116,3 +117,37 @@ def test_a_graph_seen_before_its_eager_step_is_matched_later(first):
     known.learn(_keys("abcdefgh"), list("ABCDEFGH"))
     known.match(1, nodes, _keys(first))
     assert known.stages_of(1, nodes) == list("ABCDEFGH")[: len(first)]
+
+
+def test_a_capture_that_was_seen_names_the_nodes(tmp_path):
+    """No eager step at all: launches in a capture have ranges and start no kernel."""
+    sink, writer = MemorySink(), RingWriter(tmp_path)
+    source = RingSource(sink, RingOptions([tmp_path]))
+    at = 1_796_143_900_000_000_000
+    times = iter(range(at, at + 100_000, 100))
+    names = [f"layer_{number // 3}" for number in range(6)]
+    for number, name in enumerate(names):
+        start = next(times)
+        call = {"thread_id": 9, "correlation_id": 10 + number, "call": 211, "domain": 1}
+        writer.write(RecordType.API, start_ns=start + 20, end_ns=start + 30, **call)
+        writer.write(
+            RecordType.RANGE,
+            start_ns=start, end_ns=start + 50, id=number + 1, thread_id=9, name=writer.text(name),
+        )  # fmt: skip
+    launch = {"thread_id": 9, "correlation_id": 99, "call": 311, "domain": 1}
+    writer.write(RecordType.API, start_ns=next(times), end_ns=next(times), **launch)
+    for node in (5, 3, 1, 0, 2, 4):  # as streams may run them
+        start = next(times)
+        where = {"correlation_id": 99, "graph_id": 1, "graph_node_id": 1 << 32 | node}
+        writer.write(
+            RecordType.KERNEL, start_ns=start, end_ns=start + 5, name=writer.text("k"), **where
+        )
+    writer.die()
+    source.step()
+    rows = [row for batch, _ in sink.written for row in batch.to_pylist()]
+    kernels = sorted(
+        (row for row in rows if row["kind"] == SpanKind.KERNEL),
+        key=lambda row: row["graph_node_id"],
+    )
+    said = [json.loads(row["attributes"]) for row in kernels]
+    assert said == [{"stage": name, "stage.inferred": True} for name in names]
