@@ -88,35 +88,69 @@ def _key(rows: Any) -> U64:
 
 def kernels_a_step(drained: Drained) -> npt.NDArray[np.int64]:
     """For each whole step that a window covered, its kernels: those whose launch lies in it."""
-    steps, calls = drained.rows(RecordType.STEP), drained.rows(RecordType.API)
-    kernels = drained.rows(RecordType.KERNEL)
-    if steps is None or calls is None or kernels is None:
+    calls, kernels = drained.rows(RecordType.API), drained.rows(RecordType.KERNEL)
+    if calls is None or kernels is None or drained.rows(RecordType.STEP) is None:
         return np.empty(0, np.int64)
-    steps = np.sort(steps[steps["covered"] == 1], order="start_ns")
-    if len(steps) == 0:
-        return np.empty(0, np.int64)
+    steps = whole_steps(drained)
+    counts = np.zeros(len(steps), np.int64)
+    for thread in np.unique(steps["thread_id"]):
+        mine = np.flatnonzero(steps["thread_id"] == thread)
+        own = calls[calls["thread_id"] == thread]
+        counts[mine] = _kernels_of(steps[mine], own, kernels)
+    return counts
+
+
+def _kernels_of(steps: Any, calls: Any, kernels: Any) -> npt.NDArray[np.int64]:
+    """The same for the steps and calls of one thread."""
     at = np.searchsorted(steps["start_ns"], calls["start_ns"], side="right") - 1
     inside = (at >= 0) & (calls["start_ns"] <= steps["end_ns"][np.maximum(at, 0)])
     keys, places = _key(calls[inside]), at[inside]
+    if len(keys) == 0:
+        return np.zeros(len(steps), np.int64)
     order = np.argsort(keys)
     keys, places = keys[order], places[order]
     wanted = _key(kernels)
-    found = np.minimum(np.searchsorted(keys, wanted), max(0, len(keys) - 1))
-    hit = keys[found] == wanted if len(keys) else np.zeros(len(wanted), bool)
+    found = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
+    hit = keys[found] == wanted
     return np.bincount(places[found[hit]], minlength=len(steps)).astype(np.int64)
 
 
-def unaccounted(drained: Drained, shapes: int) -> tuple[int, int]:
-    """(kernels missing from whole steps and not counted as dropped, whole steps).
+def whole_steps(drained: Drained) -> Any:
+    """The steps that windows covered, in the order of their starts."""
+    steps = drained.rows(RecordType.STEP)
+    return np.sort(steps[steps["covered"] == 1], order="start_ns")
+
+
+@dataclass(frozen=True)
+class Account:
+    """Whole steps, and what they lack."""
+
+    steps: int
+    missing: int
+    #: (kernels, place in its window, steps of that window) of the first steps that lack some.
+    examples: list[tuple[int, int, int]]
+    #: Kernels a step: how many steps.
+    counts: dict[int, int]
+
+
+def account(drained: Drained, shapes: int) -> Account:
+    """Kernels missing from whole steps and not counted as dropped.
 
     A workload launches the same kernels in each step, so its commonest counts (one for each of
     `shapes` workloads) are the truth, and what a step has less than the nearest is missing.
     """
     counts = kernels_a_step(drained)
     if len(counts) == 0:
-        return 0, 0
+        return Account(0, 0, [], {})
     values, times = np.unique(counts, return_counts=True)
     usual = np.sort(values[np.argsort(times)[-shapes:]])
     nearest = usual[np.minimum(np.searchsorted(usual, counts), len(usual) - 1)]
-    missing = int(np.maximum(nearest - counts, 0).sum())
-    return max(0, missing - sum(drained.drops.values())), len(counts)
+    lack = np.maximum(nearest - counts, 0)
+    windows = whole_steps(drained)["window"]
+    examples = []
+    for at in np.flatnonzero(lack)[:8]:
+        mates = np.flatnonzero(windows == windows[at])
+        examples.append((int(counts[at]), int(at - mates[0]), len(mates)))
+    common = dict(zip(values.tolist(), times.tolist(), strict=True))
+    missing = max(0, int(lack.sum()) - sum(drained.drops.values()))
+    return Account(len(counts), missing, examples, common)

@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from bench._agent_rings import RingDrain, kernels_a_step, unaccounted
+from bench._agent_rings import RingDrain, account, kernels_a_step
 from bench._report import emit
 
 ROOT = Path(__file__).parents[1]
@@ -46,6 +46,8 @@ LEVELS: dict[str, dict[str, str] | None] = {
 GOALS = {"ranges": 0.2, "windows": 1.0}
 P99_GOALS = {"windows": 2.0}
 WORKLOADS = ("graphs", "graphs_600us", "eager", "graphs_s4")
+#: All workers share these cores, as one runs at a time and cores differ.
+CORES = range(2, 6) if (os.cpu_count() or 1) >= 8 else range(os.cpu_count() or 1)
 #: Steps of torch.profiler's turns, as a share: it keeps all events and parses them at the end.
 PROFILED_SHARE = 0.25
 WARM_UP_STEPS = 60
@@ -102,6 +104,7 @@ def start(name: str, agent: dict[str, str] | None, rings: Path, stand_in: bool) 
     process = subprocess.Popen(
         command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT
     )
+    os.sched_setaffinity(process.pid, CORES)
     return Worker(name, process)
 
 
@@ -168,10 +171,12 @@ def report_records(workers: list[Worker], drain: RingDrain, workloads: int) -> N
     for worker in workers:
         if (mine := drain.drained.get(worker.process.pid)) is None:
             continue
-        lost, whole = unaccounted(mine, workloads)
-        missing, steps = missing + lost, steps + whole
+        found = account(mine, workloads)
+        missing, steps = missing + found.missing, steps + found.steps
         emit(f"agent.records.{worker.name}", mine.state["records"], "records", drops=mine.drops,
-             whole_steps=whole, **mine.state)  # fmt: skip
+             whole_steps=found.steps, missing=found.missing, examples=found.examples,
+             counts=found.counts if len(found.counts) < 9 else len(found.counts),
+             **mine.state)  # fmt: skip
         kernels = int(kernels_a_step(mine).sum())
         if worker.name == "continuous" and kernels:
             emit("agent.ring_bytes_per_kernel", mine.ring_bytes / kernels, "B")
@@ -202,6 +207,9 @@ def stress(stand_in: bool, windows: int, limit_s: float) -> None:
             state = drain.drained[watched.process.pid].state
             emit(f"agent.stress_windows.{detach}", done, "windows", windows, run=run,
                  detaches=state["detaches"])  # fmt: skip
+            found = account(drain.drained[watched.process.pid], len(run.split("+")))
+            emit(f"agent.stress_unaccounted.{detach}", found.missing, "records", 0,
+                 whole_steps=found.steps, examples=found.examples)  # fmt: skip
             wrong = int(sums[0] != sums[1]) + int(watched.process.returncode != 0)
             emit(f"agent.stress_failures.{detach}", wrong, "failures", 0)
 

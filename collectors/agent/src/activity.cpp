@@ -3,6 +3,7 @@
 #include <cstdlib>
 
 #include "clock.h"
+#include "launch_calls.h"
 
 namespace spanlite {
 namespace {
@@ -223,7 +224,9 @@ void Activity::Sync(const CUpti_Activity* activity) {
 
 void Activity::Api(const CUpti_Activity* activity, uint32_t domain) {
   const auto* in = reinterpret_cast<const CUpti_ActivityAPI*>(activity);
-  if (in->threadId != last_launch_thread_.exchange(in->threadId, std::memory_order_relaxed)) {
+  const bool launch = domain == 0 ? IsDriverLaunch(in->cbid) : IsRuntimeLaunch(in->cbid);
+  if (!launch && !all_calls_.load(std::memory_order_relaxed)) return;
+  if (launch && in->threadId != last_launch_thread_.exchange(in->threadId, std::memory_order_relaxed)) {
     std::lock_guard<std::mutex> lock(threads_mutex_);
     launch_threads_.insert(in->threadId);
     ring_->header()->state.launch_threads.store(launch_threads_.size(), std::memory_order_relaxed);

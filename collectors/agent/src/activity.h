@@ -22,6 +22,8 @@ class Activity {
 
   // Registers the callbacks; also needed again after another client has taken them over.
   CUptiResult Register();
+  // Whether records of calls that launch nothing go into the ring too.
+  void KeepAllCalls(bool all) { all_calls_.store(all, std::memory_order_relaxed); }
   // The threads that have ever been seen launching work.
   std::vector<uint32_t> LaunchThreads();
   // The one context that all work so far ran in; 0: none yet, or more than one.
@@ -56,6 +58,7 @@ class Activity {
   const uint32_t max_buffers_;
   std::atomic<uint64_t> records_{0};
   std::atomic<uint32_t> context_{0};
+  std::atomic<bool> all_calls_{false};
 
   std::mutex pool_mutex_;
   std::vector<uint8_t*> free_;

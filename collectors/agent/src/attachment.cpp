@@ -1,58 +1,26 @@
 #include "attachment.h"
 
-#include <algorithm>
 #include <cstdio>
 #include <cstring>
-#include <iterator>
 #include <unistd.h>
 
 #include "clock.h"
+#include "launch_calls.h"
 
 namespace spanlite {
 namespace {
 
 // Calls that CUDA versions newer than our headers may have.
 constexpr uint32_t kNewerCalls = 128;
-// Windows that must have shown the same single launching thread before CUPTI detaches.
-constexpr uint32_t kProofWindows = 2;
+// Whole steps that must have shown one single launching thread before CUPTI detaches.
+constexpr uint64_t kProofSteps = 10;
 
-// The calls whose records are needed to know which thread and range launched what.
-const uint32_t kRuntimeLaunches[] = {
-    CUPTI_RUNTIME_TRACE_CBID_cudaLaunchKernel_v7000,
-    CUPTI_RUNTIME_TRACE_CBID_cudaLaunchKernel_ptsz_v7000,
-    CUPTI_RUNTIME_TRACE_CBID_cudaLaunchKernelExC_v11060,
-    CUPTI_RUNTIME_TRACE_CBID_cudaLaunchKernelExC_ptsz_v11060,
-    CUPTI_RUNTIME_TRACE_CBID_cudaLaunchCooperativeKernel_v9000,
-    CUPTI_RUNTIME_TRACE_CBID_cudaLaunchCooperativeKernel_ptsz_v9000,
-    CUPTI_RUNTIME_TRACE_CBID_cudaGraphLaunch_v10000,
-    CUPTI_RUNTIME_TRACE_CBID_cudaGraphLaunch_ptsz_v10000,
-    CUPTI_RUNTIME_TRACE_CBID_cudaMemcpy_v3020,
-    CUPTI_RUNTIME_TRACE_CBID_cudaMemcpyAsync_v3020,
-    CUPTI_RUNTIME_TRACE_CBID_cudaMemcpyAsync_ptsz_v7000,
-    CUPTI_RUNTIME_TRACE_CBID_cudaMemset_v3020,
-    CUPTI_RUNTIME_TRACE_CBID_cudaMemsetAsync_v3020,
-    CUPTI_RUNTIME_TRACE_CBID_cudaMemsetAsync_ptsz_v7000,
+const CUpti_ActivityKind kDeviceKinds[] = {
+    CUPTI_ACTIVITY_KIND_MEMCPY,
+    CUPTI_ACTIVITY_KIND_MEMCPY2,
+    CUPTI_ACTIVITY_KIND_MEMSET,
+    CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL,
 };
-const uint32_t kDriverLaunches[] = {
-    CUPTI_DRIVER_TRACE_CBID_cuLaunchKernel,
-    CUPTI_DRIVER_TRACE_CBID_cuLaunchKernel_ptsz,
-    CUPTI_DRIVER_TRACE_CBID_cuLaunchKernelEx,
-    CUPTI_DRIVER_TRACE_CBID_cuLaunchKernelEx_ptsz,
-    CUPTI_DRIVER_TRACE_CBID_cuLaunchCooperativeKernel,
-    CUPTI_DRIVER_TRACE_CBID_cuLaunchCooperativeKernel_ptsz,
-    CUPTI_DRIVER_TRACE_CBID_cuGraphLaunch,
-    CUPTI_DRIVER_TRACE_CBID_cuGraphLaunch_ptsz,
-};
-
-const CUpti_ActivityKind kKinds[] = {
-    CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL, CUPTI_ACTIVITY_KIND_MEMCPY, CUPTI_ACTIVITY_KIND_MEMCPY2,
-    CUPTI_ACTIVITY_KIND_MEMSET,            CUPTI_ACTIVITY_KIND_RUNTIME, CUPTI_ACTIVITY_KIND_DRIVER,
-};
-
-template <size_t N>
-bool Holds(const uint32_t (&ids)[N], uint32_t id) {
-  return std::find(std::begin(ids), std::end(ids), id) != std::end(ids);
-}
 
 bool ThreadLives(uint32_t thread_id) {
   return access(("/proc/self/task/" + std::to_string(thread_id)).c_str(), F_OK) == 0;
@@ -70,19 +38,33 @@ bool Attachment::Load(std::string* error) {
   return true;
 }
 
-bool Attachment::Enable(Moment moment, bool all_calls, std::string* error) {
+bool Attachment::Enable(Moment moment, uint32_t thread_id, bool all_calls, std::string* error) {
+  const bool continuous = ring_->header()->control.level.load(std::memory_order_relaxed) ==
+                          static_cast<uint32_t>(Level::kContinuous);
   if (!Load(error)) return false;
-  if (!attached() && !Attach(moment, error)) return false;
-  if (judged_ && !fruitful_) {
-    // The last window brought nothing: another client (torch.profiler) took CUPTI's buffers.
-    activity_->Register();
-    if (!said_taken_)
-      std::fprintf(stderr, "spanlite agent: another CUPTI client took the buffers over; "
-                           "taking them back for the next windows.\n");
-    said_taken_ = true;
-  }
+  const bool fresh = !attached();
+  if (fresh && !Attach(moment, error)) return false;
+  if (!fresh) SeeWhetherTaken(moment, thread_id);
   records_before_ = activity_->Records();
-  return EnableKinds(all_calls, error);
+  activity_->KeepAllCalls(all_calls);
+  // CUPTI's own filter of calls: cheaper, but it must be set while nobody is inside a call, and
+  // once set it must not be touched again before a detach, or calls lose their correlation.
+  const bool to_stay = fresh && moment == Moment::kCudaInit && continuous;
+  const bool to_detach = fresh && moment == Moment::kStepBoundary && MayDetach(thread_id) &&
+                         proof_steps_ >= kProofSteps;
+  return EnableKinds(!all_calls && (to_stay || to_detach), error);
+}
+
+// A window that brought nothing: another client (torch.profiler) took CUPTI's buffers. They are
+// taken back only where nothing is in flight.
+void Attachment::SeeWhetherTaken(Moment moment, uint32_t thread_id) {
+  if (!waiting_ || activity_->Records() != records_before_) return;
+  if (!said_taken_)
+    std::fprintf(stderr, "spanlite agent: a window brought no record: another CUPTI client "
+                         "(torch.profiler?) has the buffers.\n");
+  said_taken_ = true;
+  if (moment == Moment::kStepBoundary && OnlyLauncher(thread_id) && Synchronize())
+    activity_->Register();
 }
 
 bool Attachment::Attach(Moment moment, std::string* error) {
@@ -98,7 +80,7 @@ bool Attachment::Attach(Moment moment, std::string* error) {
   if (cupti_.SetThreadIdType != nullptr) cupti_.SetThreadIdType(CUPTI_ACTIVITY_THREAD_ID_TYPE_SYSTEM);
   if (moment == Moment::kCudaInit) BeforeFirstContext();
   attached_idle_ = idle;
-  judged_ = false;
+  waiting_ = false;
   attached_.store(true, std::memory_order_release);
   State& state = ring_->header()->state;
   state.attached.store(1, std::memory_order_relaxed);
@@ -120,32 +102,35 @@ void Attachment::BeforeFirstContext() {
   }
 }
 
-bool Attachment::EnableKinds(bool all_calls, std::string* error) {
+// Calls go on before the device's work and off after it: a kernel recorded while calls are not
+// carries the correlation id of some earlier call.
+bool Attachment::EnableKinds(bool only_launches, std::string* error) {
   enabled_.clear();
-  for (CUpti_ActivityKind kind : kKinds)
+  for (CUpti_ActivityKind kind : {CUPTI_ACTIVITY_KIND_RUNTIME, CUPTI_ACTIVITY_KIND_DRIVER})
     if (cupti_.ActivityEnable(kind) == CUPTI_SUCCESS) enabled_.push_back(kind);
-  if (enabled_.empty() || enabled_.front() != CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL) {
-    Disable();
-    *error = "kernel activity cannot be enabled (MPS, or another profiler holds the device)";
-    return false;
-  }
-  if (!all_calls) KeepLaunchesOnly();
+  if (only_launches) KeepLaunchesOnly();
+  for (CUpti_ActivityKind kind : kDeviceKinds)
+    if (cupti_.ActivityEnable(kind) == CUPTI_SUCCESS) enabled_.push_back(kind);
+    else if (kind == CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL) {
+      Disable();
+      *error = "kernel activity cannot be enabled (MPS, or another profiler holds the device)";
+      return false;
+    }
   return true;
 }
 
 void Attachment::KeepLaunchesOnly() {
   if (cupti_.ActivityEnableRuntimeApi == nullptr || cupti_.ActivityEnableDriverApi == nullptr) return;
-  // The kinds are on; all calls but the launches go off again, which is the order that works
-  // at any time. Numbers that this CUPTI does not know are refused, which does no harm.
+  // The kinds are on; all calls but the launches go off again, which is the order that works.
+  // Numbers that this CUPTI does not know are refused, which does no harm.
   for (uint32_t id = 1; id < CUPTI_RUNTIME_TRACE_CBID_SIZE + kNewerCalls; ++id)
-    if (!Holds(kRuntimeLaunches, id)) cupti_.ActivityEnableRuntimeApi(id, 0);
+    if (!IsRuntimeLaunch(id)) cupti_.ActivityEnableRuntimeApi(id, 0);
   for (uint32_t id = 1; id < CUPTI_DRIVER_TRACE_CBID_SIZE + kNewerCalls; ++id)
-    if (!Holds(kDriverLaunches, id)) cupti_.ActivityEnableDriverApi(id, 0);
+    if (!IsDriverLaunch(id)) cupti_.ActivityEnableDriverApi(id, 0);
 }
 
 void Attachment::Disable() {
-  for (CUpti_ActivityKind kind : enabled_) cupti_.ActivityDisable(kind);
-  enabled_.clear();
+  for (; !enabled_.empty(); enabled_.pop_back()) cupti_.ActivityDisable(enabled_.back());
 }
 
 bool Attachment::Synchronize() {
@@ -173,20 +158,21 @@ bool Attachment::MayDetach(uint32_t thread_id) {
   const auto wish =
       static_cast<Detach>(ring_->header()->control.detach.load(std::memory_order_relaxed));
   return wish == Detach::kWhenProven && attached() && attached_idle_ && !graph_trace_ &&
-         cupti_.Finalize != nullptr && fruitful_windows_ + 1 >= kProofWindows &&
-         OnlyLauncher(thread_id);
+         cupti_.Finalize != nullptr && OnlyLauncher(thread_id);
 }
 
-void Attachment::Judge() {
+void Attachment::Judge(uint64_t whole_steps) {
   Flush();
   fruitful_ = activity_->Records() != records_before_;
-  if (fruitful_) ++fruitful_windows_;
-  judged_ = true;
+  if (fruitful_) proof_steps_ += whole_steps;
+  waiting_ = true;
 }
 
 bool Attachment::DetachIfProven(uint32_t thread_id) {
   // A window without a record proves nothing: another client may have the buffers.
-  if (!fruitful_ || !MayDetach(thread_id) || activity_->OnlyContext() == 0) return false;
+  if (!fruitful_ || proof_steps_ < kProofSteps || activity_->OnlyContext() == 0 ||
+      !MayDetach(thread_id))
+    return false;
   Flush(true);
   std::lock_guard<std::mutex> lock(calls_);
   if (cupti_.Finalize() != CUPTI_SUCCESS) return false;

@@ -2,7 +2,7 @@
 //
 // What killed processes on real hardware, and is therefore never done here: `cuptiFinalize` with
 // work in flight, or after an attach with work in flight; turning graph trace on after a graph
-// was instantiated.
+// was instantiated; switching single calls' records on or off while other threads make calls.
 #pragma once
 
 #include <atomic>
@@ -35,14 +35,14 @@ class Attachment {
   };
 
   // Attaches where needed and turns the activities on. On failure `error` says why.
-  bool Enable(Moment moment, bool all_calls, std::string* error);
+  bool Enable(Moment moment, uint32_t thread_id, bool all_calls, std::string* error);
   void Disable();
   bool attached() const { return attached_.load(std::memory_order_acquire); }
   // Whether CUDA runs in this process.
   bool DriverLoaded() { return driver_.Load(); }
 
-  // After a window: takes what CUPTI holds, and notes whether the window brought anything.
-  void Judge();
+  // At a window's end: takes what CUPTI holds, and adds its whole steps to the proof.
+  void Judge(uint64_t whole_steps);
   // Whether detaching at the end of this step is worth a wait for the device.
   bool MayDetach(uint32_t thread_id);
   // Waits until the current context is idle. False where that is not certain.
@@ -59,8 +59,9 @@ class Attachment {
   bool Load(std::string* error);
   bool Attach(Moment moment, std::string* error);
   void BeforeFirstContext();
-  bool EnableKinds(bool all_calls, std::string* error);
+  bool EnableKinds(bool only_launches, std::string* error);
   void KeepLaunchesOnly();
+  void SeeWhetherTaken(Moment moment, uint32_t thread_id);
   bool OnlyLauncher(uint32_t thread_id);
 
   const Config& config_;
@@ -76,9 +77,9 @@ class Attachment {
   bool graph_trace_ = false;
   std::vector<CUpti_ActivityKind> enabled_;
   uint64_t records_before_ = 0;  // when the activities went on
-  uint32_t fruitful_windows_ = 0;  // windows that brought records, ever
-  bool judged_ = false;            // since the last attach
+  uint64_t proof_steps_ = 0;       // whole steps of windows that brought records, ever
   bool fruitful_ = false;          // whether the last window brought records
+  bool waiting_ = false;           // a window has closed since the attach
   bool said_taken_ = false;
 };
 

@@ -32,7 +32,7 @@ void Budget::WindowClosed(uint64_t now_ns, uint64_t fixed_ns) {
   extra_ns_ += cost;
   total_ns_ += static_cast<double>(fixed_ns);
   window_inside_ns_ = window_steps_ = 0;
-  const double wanted = allowed_ppm_ == 0 ? kMaxSpacingNs : cost * 1e6 / allowed_ppm_;
+  const double wanted = allowed_ppm_ == 0 ? kMaxSpacingNs : kUnseen * cost * 1e6 / allowed_ppm_;
   if (wanted > kMaxSpacingNs) {
     steps_ = std::max(1u, steps_ / 2);
   } else if (wanted < kMaxSpacingNs / 4) {

@@ -50,6 +50,8 @@ class Budget {
  private:
   // A window rarer than this (in step time) says too little about a server.
   static constexpr double kMaxSpacingNs = 600e9;
+  // A window costs more than we see: caches and clocks take some steps to settle after it.
+  static constexpr double kUnseen = 1.5;
 
   const RunningMean& Outside() const { return attached_.known() ? attached_ : detached_; }
 

@@ -12,6 +12,7 @@ void WindowTimes::Open(uint32_t window, uint64_t open_ns) {
 void WindowTimes::Close(uint64_t close_ns) { times_[latest_].close_ns = close_ns; }
 
 uint32_t WindowTimes::At(uint64_t time_ns) const {
+  if (time_ns == 0) return times_[latest_].window;
   for (size_t back = 0; back < kKept; ++back) {
     const Times& times = times_[(latest_ + kKept - back) % kKept];
     if (times.window != 0 && times.open_ns <= time_ns && time_ns <= times.close_ns)

@@ -13,7 +13,8 @@ class WindowTimes {
  public:
   void Open(uint32_t window, uint64_t open_ns);
   void Close(uint64_t close_ns);
-  // The window that holds `time_ns`; 0: none of the last ones.
+  // The window that holds `time_ns`; 0: none of the last ones. A record without a time (0)
+  // goes to the latest window: CUPTI gives some, and they are flagged.
   uint32_t At(uint64_t time_ns) const;
 
  private:

@@ -189,8 +189,10 @@ void Session::CountStep(uint32_t thread_id, StepRecord* record) {
   if (plan_.reason != WindowReason::kLearn) budget_.StepInside(duration_ns);
   ++window_.steps;
   ring_->header()->state.steps_covered.fetch_add(1, std::memory_order_relaxed);
-  const bool mine = window_thread_ == 0 || thread_id == window_thread_;
-  if (mine && (Full(last_step_ns_) || Unwanted())) Finish(thread_id);
+  if (!Full(last_step_ns_) && !Unwanted()) return;
+  // Another thread's step may be under way at this moment; then nothing is detached.
+  if (window_thread_ == 0 || thread_id == window_thread_) Finish(thread_id);
+  else FinishSoon();
 }
 
 bool Session::Full(uint64_t now_ns) const {
@@ -208,8 +210,8 @@ void Session::Open(const Plan& plan, Moment moment, uint32_t thread_id) {
   const uint64_t began_ns = SteadyNs();
   const Control& control = ring_->header()->control;
   std::string error;
-  if (!attachment_.Enable(moment, control.api_calls.load(std::memory_order_relaxed) != 0, &error))
-    return SwitchOff(error);
+  const bool all_calls = control.api_calls.load(std::memory_order_relaxed) != 0;
+  if (!attachment_.Enable(moment, thread_id, all_calls, &error)) return SwitchOff(error);
   window_thread_ = thread_id;
   Start(plan);
   fixed_ns_ = moment == Moment::kStepBoundary ? opened_ns_ - began_ns : 0;
@@ -250,7 +252,7 @@ void Session::FinishSoon() {
 }
 
 void Session::Close() {
-  attachment_.Judge();
+  attachment_.Judge(window_.steps);
   attachment_.Disable();
   if (window_.steps == 0) {
     window_.partial = 1;  // by the clock: nobody knows what it cut

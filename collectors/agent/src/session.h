@@ -72,7 +72,7 @@ class Session : public StepObserver {
   bool off_ = false;
   WindowRecord window_{};  // window 0: none is open
   Plan plan_{};
-  uint32_t window_thread_ = 0;  // whose steps count; 0: any thread's
+  uint32_t window_thread_ = 0;  // who opened it, at a step's begin; 0: nobody's step
   uint64_t opened_ns_ = 0;      // steady
   uint64_t fixed_ns_ = 0;       // what opening took
   uint64_t close_at_ns_ = 0;    // steady; 0: still wanted

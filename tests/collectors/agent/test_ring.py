@@ -21,7 +21,7 @@ def run(build: Build, *words: str) -> str:
 
 
 def test_several_producers_lose_only_what_is_counted(build: Build, tmp_path: Path) -> None:
-    records = 300_000 if build.name == "plain" else 30_000
+    records = 100_000 if build.name == "plain" else 20_000
     out = run(build, "threads", str(tmp_path), "4", str(records))
     assert "written" in out
 
