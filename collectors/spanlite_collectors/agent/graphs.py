@@ -51,13 +51,16 @@ class GraphStages:
         self._captured: dict[tuple[str, ...], None] = {}
         self._learned = 0
 
+    def knows(self, keys: Keys) -> bool:
+        """Whether a sequence has nothing new: it is too short, or a part of a known one."""
+        text = keys.tobytes()
+        return len(keys) < _MIN_KERNELS or any(text in known for known in self._eager)
+
     def learn(self, keys: Keys, stages: list[str]) -> None:
         """An eager step: its kernels in launch order, and the ranges each was launched in."""
-        if len(keys) < _MIN_KERNELS or not any(stages):
+        if self.knows(keys) or not any(stages):
             return
         name = keys.tobytes()
-        if name in self._eager:
-            return
         if len(self._eager) >= _MAX_EAGER:
             del self._eager[next(iter(self._eager))]
         self._eager[name] = _Eager(keys.copy(), list(stages))

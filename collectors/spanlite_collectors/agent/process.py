@@ -265,10 +265,10 @@ class ProcessSpans:
         order = eager[np.lexsort((rows["correlation"][eager], low[eager]))]
         keys = self._keys(rows[order])
         for step in np.split(np.arange(len(order)), np.flatnonzero(np.diff(low[order])) + 1):
-            stages = [
-                self.texts.text(code) if code >= 0 else "" for code in path[order[step]].tolist()
-            ]
-            self.graphs.learn(keys[step], stages)
+            if not self.graphs.knows(keys[step]):
+                codes = path[order[step]].tolist()
+                stages = [self.texts.text(code) if code >= 0 else "" for code in codes]
+                self.graphs.learn(keys[step], stages)
 
     def _learn_captures(self) -> None:
         names = [self.texts.code(name) for name in KERNEL_LAUNCHES]
