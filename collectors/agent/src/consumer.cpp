@@ -105,6 +105,7 @@ Consumer::Consumer(Header* header, uint64_t mapped_bytes, int file)
       file_(file) {}
 
 Consumer::~Consumer() {
+  if (file_ < 0) return;
   munmap(header_, mapped_bytes_);
   close(file_);
 }
@@ -128,6 +129,10 @@ Consumer* Consumer::Open(const std::string& path) {
   auto* consumer = new Consumer(static_cast<Header*>(at), total, file);
   Guarded([consumer] { return consumer->SetTail() ? 1 : kCorrupt; });
   return consumer;
+}
+
+Consumer* Consumer::Over(Header* header) {
+  return new Consumer(header, kHeaderBytes + header->capacity_bytes, -1);
 }
 
 // Takes up where the last daemon stopped.

@@ -18,6 +18,9 @@ class Consumer {
 
   // Maps an existing ring; nullptr, with errno set, where it is none of this layout.
   static Consumer* Open(const std::string& path);
+  // Reads through a mapping of this process, which must outlive it: for tests under a thread
+  // sanitizer, which follows addresses and not files.
+  static Consumer* Over(Header* header);
   ~Consumer();
   Consumer(const Consumer&) = delete;
   Consumer& operator=(const Consumer&) = delete;

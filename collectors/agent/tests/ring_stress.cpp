@@ -77,8 +77,9 @@ int Threads(const std::string& folder, uint32_t producers, uint64_t records) {
   const std::string path = folder + "/threads.ring";
   std::unique_ptr<Ring> ring(Ring::Create(path, kMinCapacity));
   CHECK(ring != nullptr);
-  std::unique_ptr<Consumer> consumer(Consumer::Open(path));
-  CHECK(consumer != nullptr && consumer->ProducerAlive());
+  std::unique_ptr<Consumer> watcher(Consumer::Open(path));
+  CHECK(watcher != nullptr && watcher->ProducerAlive());
+  std::unique_ptr<Consumer> consumer(Consumer::Over(ring->header()));
   std::vector<uint64_t> written(producers), last(producers), seen(producers);
   std::atomic<uint32_t> running{producers};
   std::vector<std::thread> threads;
@@ -118,8 +119,9 @@ int Threads(const std::string& folder, uint32_t producers, uint64_t records) {
   }
   const uint64_t dropped = ring->header()->dropped[static_cast<size_t>(Drop::kRingFull)];
   CHECK(dropped >= lost);  // texts are dropped too
+  consumer.reset();
   ring.reset();
-  CHECK(!consumer->ProducerAlive());
+  CHECK(!watcher->ProducerAlive());
   std::printf("%llu written, %llu dropped and counted\n",
               static_cast<unsigned long long>(producers * records - lost),
               static_cast<unsigned long long>(dropped));
