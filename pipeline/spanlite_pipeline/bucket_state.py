@@ -331,11 +331,11 @@ class Bucket:
         outputs = []
         for late, pick in ((False, due), (True, known)):
             if pick.any():
-                names = [self._policy(code) for code in policies[pick].tolist()]
                 table = tables.traces_table(
                     rows[pick],
                     weights[pick],
-                    names,
+                    self._known_policies(policies[pick]),
+                    self._policies,
                     late,
                     self._names,
                     self._senders,
@@ -344,9 +344,10 @@ class Bucket:
                 outputs.append(table_output(TRACES, tables.pack(table)))
         return outputs
 
-    def _policy(self, code: int) -> str:
-        """Its name; a cached decision may be of rules that had more policies."""
-        return self._policies[code] if code < len(self._policies) else NO_POLICY
+    def _known_policies(self, codes: Array) -> Array:
+        """Indexes into `_policies`; a cached decision may be of rules that had more of them."""
+        last = len(self._policies) - 1
+        return np.where((codes < 0) | (codes > last), last, codes)
 
     def _other_rows(self, now_ms: int) -> list[Output]:
         outputs = []

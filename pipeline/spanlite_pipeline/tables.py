@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 from spanlite.archive.layout import KERNEL_MINUTES, LEDGER, NS_PER_HOUR, TRACES, hour_folder
@@ -12,7 +14,6 @@ from spanlite.archive.schema import KERNEL_MINUTES as KERNEL_MINUTES_SCHEMA
 from spanlite.archive.schema import LEDGER as LEDGER_SCHEMA
 from spanlite.archive.schema import TRACES as TRACES_SCHEMA
 from spanlite.archive.writer import write_table
-from spanlite.ids import trace_id_strings
 from spanlite.kinds import kind_word
 
 from spanlite_pipeline.frames import Output, file_output
@@ -92,42 +93,54 @@ def _plain(table: pa.Table) -> pa.Table:
 
 def traces_table(
     rows: Rows,
-    weights: np.ndarray[tuple[int], np.dtype[np.float64]],
-    policies: Sequence[str],
+    weights: npt.NDArray[np.float64],
+    policies: npt.NDArray[np.int32],
+    policy_names: Sequence[str],
     late: bool,
     words: Words,
     senders: Words,
     bucket: int,
 ) -> pa.Table:
-    """Rows of TRACES; `weights` of shape (n,), 0 where a trace is not kept."""
+    """Rows of TRACES, with text as plain as `unpack` makes it.
+
+    `weights` of shape (n,), 0 where a trace is not kept; `policies` index `policy_names`.
+    """
     n = len(rows)
-    sent = [senders[code] for code in rows["sender"].tolist()]
-    roots = rows["root_name"].tolist()
+    sent, sender = np.unique(rows["sender"], return_inverse=True)
+    names = [senders[code] for code in sent.tolist()]
+    roots, root = np.unique(rows["root_name"], return_inverse=True)
+    has_root = rows["root_name"] >= 0
+    kinds, kind = np.unique(rows["root_kind"], return_inverse=True)
     columns = {
-        "trace_id": trace_id_strings(rows["low"], rows["high"]),
-        **{
-            name: pa.array(rows[name])
-            for name in ("start_ns", "end_ns", "spans", "errors", "device_spans", "device_ns")
-        },
-        "bytes": pa.array(rows["bytes"]),
-        "root_name": [None if code < 0 else words[code] for code in roots],
-        "root_kind": [
-            None if code < 0 else kind_word(kind)
-            for code, kind in zip(roots, rows["root_kind"].tolist(), strict=True)
-        ],
-        "service": [service for service, _ in sent],
-        "host": [host for _, host in sent],
-        "kept": pa.array(weights > 0),
-        "policy": list(policies),
-        "sampling_weight": pa.array(weights * rows["head_weight"]),
-        "late": [late] * n,
-        "bucket": [bucket] * n,
+        "trace_id": hex_ids(rows["low"], rows["high"]),
+        "root_name": _words([None if c < 0 else words[c] for c in roots.tolist()], root),
+        "root_kind": _words([kind_word(code) for code in kinds.tolist()], kind, ~has_root),
+        "service": _words([service for service, _ in names], sender),
+        "host": _words([host for _, host in names], sender),
+        "kept": weights > 0,
+        "policy": _words(policy_names, policies),
+        "sampling_weight": weights * rows["head_weight"],
+        "late": np.full(n, late),
+        "bucket": np.full(n, bucket, np.int32),
     }
-    arrays = []
-    for item in TRACES_SCHEMA:
-        values = columns[item.name]
-        if not isinstance(values, pa.Array):
-            kind = item.type.value_type if pa.types.is_dictionary(item.type) else item.type
-            values = pa.array(values, kind).cast(item.type)
-        arrays.append(values)
-    return pa.Table.from_arrays(arrays, schema=TRACES_SCHEMA)
+    arrays = [
+        columns[item.name] if item.name in columns else np.ascontiguousarray(rows[item.name])
+        for item in TRACES_SCHEMA
+    ]
+    return pa.Table.from_arrays([pa.array(values) for values in arrays], TRACES_SCHEMA.names)
+
+
+def _words(
+    words: Sequence[str | None], codes: npt.NDArray[Any], none: npt.NDArray[np.bool_] | None = None
+) -> pa.StringArray:
+    index = pa.array(codes.astype(np.int32), mask=none)
+    return pa.array(words, pa.string()).take(index)
+
+
+def hex_ids(low: npt.NDArray[np.uint64], high: npt.NDArray[np.uint64]) -> pa.StringArray:
+    """Trace ids as 32 hex digits, shape (n,), without a Python object an id."""
+    raw = np.empty((len(low), 2), dtype=">u8")
+    raw[:, 0], raw[:, 1] = high, low
+    offsets = np.arange(0, 32 * len(low) + 1, 32, dtype=np.int32)
+    text = raw.tobytes().hex().encode()
+    return pa.StringArray.from_buffers(len(low), pa.py_buffer(offsets), pa.py_buffer(text))
