@@ -66,6 +66,9 @@ class NvmlSampler(Collector):
         self._processes: dict[int, list[str]] = {}
         self._common: dict[str, str] = {}
         self._thread = threading.Thread(target=self._run, name="nvml", daemon=True)
+        self._throttled: set[str] = set()
+        #: Called with a text when a GPU begins to hold its clocks down.
+        self.on_throttle: Callable[[str], None] = lambda text: None
         self.read_seconds = 0.0
 
     @property
@@ -118,6 +121,18 @@ class NvmlSampler(Collector):
             self._gpus, self._processes = gpus, processes
             self._common = {key: value for key, value in common.items() if value}
             self.read_seconds += time.perf_counter() - began
+        self._tell_throttling(gpus)
+
+    def _tell_throttling(self, gpus: Mapping[str, list[Reading]]) -> None:
+        now = {
+            f"{uuid}: {reading.labels['reason']}"
+            for uuid, readings in gpus.items()
+            for reading in readings
+            if reading.family == "hw_gpu_throttled" and reading.value
+        }
+        fresh, self._throttled = now - self._throttled, now
+        if fresh:
+            self.on_throttle(", ".join(sorted(fresh)))
 
     def collect(self) -> Iterator[Family]:
         """The last readings."""

@@ -181,6 +181,13 @@ class RingSource:
         with self._lock:
             return [process.status() for process in self._processes.values()]
 
+    def capture(self, steps: int) -> int:
+        """Ask all processes for a window now; how many were asked."""
+        with self._lock:
+            for process in self._processes.values():
+                process.ring.capture(steps)
+            return len(self._processes)
+
     def _run(self) -> None:
         next_flush = 0.0
         while not self._stop.is_set():

@@ -52,6 +52,12 @@ class CaptureCommand:
         which.add_argument("--all", action="store_true", help="all processes with an agent")
         parser.add_argument("--steps", type=int, metavar="N", help="capture N whole steps now")
         parser.add_argument("--level", choices=LEVELS, help="record so much from now on")
+        parser.add_argument(
+            "--step-slo-ms", type=float, metavar="MS", help="a longer step opens a window; 0: never"
+        )
+        parser.add_argument(
+            "--budget-pct", type=float, metavar="PCT", help="what windows may cost of step time"
+        )
         parser.add_argument("--wait", type=float, metavar="S", help="wait until it is captured")
         parser.add_argument("--list", action="store_true", help="list agents and what they do")
         parser.add_argument("--json", action="store_true", help="one JSON object a process")
@@ -79,8 +85,14 @@ def _check(args: argparse.Namespace) -> None:
         return
     if not args.all and not args.pid:
         raise UsageError("say which process: --pid N or --all (--list shows them)")
-    if args.steps is None and args.level is None:
-        raise UsageError("say what to do: --steps N, --level, or --list")
+    wishes = (args.steps, args.level, args.step_slo_ms, args.budget_pct)
+    if all(wish is None for wish in wishes):
+        raise UsageError(
+            "say what to do: --steps N, --level, --step-slo-ms, --budget-pct or --list"
+        )
+    for flag, value in (("--step-slo-ms", args.step_slo_ms), ("--budget-pct", args.budget_pct)):
+        if value is not None and not 0 <= value < 1e6:
+            raise UsageError(f"{flag} {value:g}: give a number of 0 or more")
     if args.steps is not None and args.steps < 1:
         raise UsageError(f"--steps {args.steps}: give 1 or more")
     if args.steps is not None and args.level in ("off", "ranges"):
@@ -129,7 +141,17 @@ def _ask(ring: Ring, args: argparse.Namespace) -> None:
         ring.control["level"][0] = Level[args.level.upper()]
     if args.steps is not None:
         ring.capture(args.steps)
-    what = f"{args.steps} steps" if args.steps is not None else f"level {args.level}"
+    if args.step_slo_ms is not None:
+        ring.control["step_slo_ns"][0] = round(args.step_slo_ms * 1e6)
+    if args.budget_pct is not None:
+        ring.control["budget_ppm"][0] = round(args.budget_pct * 1e4)
+    wishes = (
+        ("level", args.level),
+        ("steps", args.steps),
+        ("a step's limit in ms", args.step_slo_ms),
+        ("a budget in percent", args.budget_pct),
+    )
+    what = ", ".join(f"{word}: {wish}" for word, wish in wishes if wish is not None)
     print(f"asked process {ring.process_id} ({ring.executable}) for {what}")
 
 

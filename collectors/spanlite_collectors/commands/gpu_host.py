@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -60,6 +61,26 @@ def redaction_of(args: argparse.Namespace) -> Redaction:
     return Redaction(args.allow_attribute, tuple(args.hash_attribute), key)
 
 
+class ThrottleCapture:
+    """Opens a window when a GPU is held down, so that the slow minute is the one that is seen."""
+
+    #: A GPU at its power limit goes in and out of it many times a second.
+    QUIET_S = 60.0
+    STEPS = 20
+
+    def __init__(self, rings: RingSource, say: Callable[[str], None]) -> None:
+        self._rings, self._say = rings, say
+        self._next = 0.0
+
+    def __call__(self, text: str) -> None:
+        """Capture, if the last one is long past."""
+        if time.monotonic() < self._next:
+            return
+        self._next = time.monotonic() + self.QUIET_S
+        asked = self._rings.capture(self.STEPS)
+        self._say(f"clocks are held down ({text}): asked {asked} processes for {self.STEPS} steps")
+
+
 class GpuHost:
     """The sources that the flags ask for, and the redacting way to the sink."""
 
@@ -85,6 +106,8 @@ class GpuHost:
         if sampler is not None:
             options.describe_gpus = sampler.gpus_of
         rings = RingSource(self.sink, options, say=say, sampled=custom.take)
+        if sampler is not None:
+            sampler.on_throttle = ThrottleCapture(rings, say)
         registry.register(AgentMetrics(rings))
         registry.register(custom)
         self.sources.append(rings)

@@ -20,13 +20,20 @@ def test_steps_are_asked_for_by_pid(writer, capsys):
     assert (writer.control_word(1), writer.control_word(2)) == (1, 50)
     assert capture(writer, "--all", "--steps", "3") == 0
     assert (writer.control_word(1), writer.control_word(2)) == (2, 3)
-    assert "3 steps" in capsys.readouterr().out
+    assert "steps: 3" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("level", ["off", "ranges", "windows", "continuous"])
 def test_the_level_changes_at_run_time(writer, level):
     assert capture(writer, "--all", "--level", level) == 0
     assert writer.control_word(0) == Level[level.upper()]
+
+
+def test_limit_and_budget_change_at_run_time(writer):
+    assert capture(writer, "--all", "--step-slo-ms", "12.5", "--budget-pct", "0.5") == 0
+    assert writer.control_word(3) == 5000
+    assert writer.control_word(4) == 12_500_000
+    assert capture(writer, "--all", "--budget-pct", "-1") == 2
 
 
 def test_list_shows_processes_and_drops(writer, capsys):

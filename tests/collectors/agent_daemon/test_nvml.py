@@ -4,7 +4,11 @@ from types import SimpleNamespace
 
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
+from ring_writer import RingWriter
 from spanlite_collectors.agent.nvml import NvmlSampler
+from spanlite_collectors.agent.source import RingOptions, RingSource
+from spanlite_collectors.commands.gpu_host import ThrottleCapture
+from spanlite_collectors.sinks import MemorySink
 
 
 class NVMLError(Exception):
@@ -118,6 +122,22 @@ def test_throttling_is_told_by_reason(nvml):
     text = text_of(sampler)
     assert 'hw_gpu_throttled{hw_id="GPU-aaa",reason="hw_thermal"} 1.0' in text
     assert 'hw_gpu_throttled{hw_id="GPU-aaa",reason="sw_power_cap"} 0.0' in text
+
+
+def test_a_gpu_that_begins_to_throttle_opens_a_window_once_a_minute(nvml, tmp_path):
+    writer, said = RingWriter(tmp_path), []
+    rings = RingSource(MemorySink(), RingOptions([tmp_path]))
+    rings.step()
+    sampler = NvmlSampler(nvml)
+    sampler.on_throttle = ThrottleCapture(rings, said.append)
+    sampler.sample()
+    assert writer.control_word(1) == 0
+    for bits in (0x4, 0x4, 0, 0x4):
+        nvml.throttle = bits
+        sampler.sample()
+    assert (writer.control_word(1), writer.control_word(2)) == (1, 20)
+    assert "GPU-aaa: sw_power_cap" in said[0]
+    rings.stop()
 
 
 def test_a_process_is_described_by_its_gpus(nvml):

@@ -5,10 +5,12 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from prometheus_client import CollectorRegistry, generate_latest
 from ring_writer import RingWriter, write_recording
 from spanlite.flags import SpanFlag
 from spanlite.kinds import SpanKind
 from spanlite_collectors.agent.layout import Level, RecordType
+from spanlite_collectors.agent.metrics import AgentMetrics
 from spanlite_collectors.agent.source import RingOptions, RingSource
 from spanlite_collectors.sinks import MemorySink
 
@@ -173,6 +175,18 @@ def test_drops_reach_the_ledger_by_reason(host):
     host.source.step()
     assert host.sink.dropped == {"cupti_dropped": 3, "torn_record": 2}
     assert host.source.processes()[0].dropped == {"cupti_dropped": 3, "torn_record": 2}
+
+
+def test_metrics_say_what_each_agent_does(host):
+    writer = RingWriter(host.folder, pid=4711)
+    writer.drop(0, 9)
+    host.source.step()
+    registry = CollectorRegistry()
+    registry.register(AgentMetrics(host.source))
+    text = generate_latest(registry).decode()
+    assert 'spanlite_agent_dropped_records_total{pid="4711",reason="ring_full"} 9.0' in text
+    assert 'spanlite_agent_steps_covered_total{pid="4711"} 0.0' in text
+    assert "spanlite_agent_damaged_rings 0.0" in text
 
 
 def test_a_damaged_ring_is_set_aside_and_what_came_before_it_is_kept(host):
