@@ -83,6 +83,8 @@ class _Process:
         self.spans = ProcessSpans(sink, self.resource, identity, options.patience)
         self._converter = Converter(self.spans.texts, lambda sample: sampled(self.resource, sample))
         self.dropped: dict[str, int] = {}
+        #: Records out of the ring that are no rows yet.
+        self.in_hand = 0
         if options.level is not None:
             ring.control["level"][0] = options.level
         if ring.was_read_before:
@@ -96,7 +98,9 @@ class _Process:
                 return False
             if count == 0:
                 break
+            self.in_hand = sum(map(len, records.values()))
             self.spans.take(self._converter.convert(records, strings))
+            self.in_hand = 0
         for reason, lost in self.ring.new_drops().items():
             self.dropped[reason] = self.dropped.get(reason, 0) + lost
             self._sink.drop(reason, lost)
@@ -206,7 +210,23 @@ class RingSource:
             if flush:
                 self._discover()
             for path, process in list(self._processes.items()):
-                self._serve(path, process, flush)
+                try:
+                    self._serve(path, process, flush)
+                except SpanLiteError:
+                    raise
+                except Exception as error:
+                    self._start_over(path, process, error)
+
+    def _start_over(self, path: Path, process: _Process, error: Exception) -> None:
+        """Records that no one foresaw must not end the reading of all other processes."""
+        lost = process.spans.waiting + process.in_hand
+        self._sink.drop("daemon_error", lost)
+        self._say(
+            f"process {process.ring.process_id}: {type(error).__name__}: {error}; {lost} records "
+            "are dropped and reading goes on. Please report it"
+        )
+        process.ring.close()
+        del self._processes[path]
 
     def _serve(self, path: Path, process: _Process, flush: bool) -> None:
         alive = not flush or process.ring.alive

@@ -201,6 +201,23 @@ def test_a_damaged_ring_is_set_aside_and_what_came_before_it_is_kept(host):
     assert any("damaged" in text for text in host.said)
 
 
+def test_an_error_in_one_process_does_not_end_the_others(host, monkeypatch):
+    bad, good = RingWriter(host.folder, pid=1), RingWriter(host.folder, pid=2)
+    host.source.step()
+    one_step(bad)
+    one_step(good)
+    broken = next(p for p in host.source._processes.values() if p.ring.process_id == 1)
+    monkeypatch.setattr(broken.spans, "flush", lambda *_, **__: 1 / 0)
+    host.source.step()
+    assert len(host.spans()) == 4
+    assert host.sink.dropped == {"daemon_error": 4}
+    assert any("ZeroDivisionError" in text for text in host.said)
+    one_step(bad, T0 + 10_000)
+    host.source.step()
+    host.source.stop()
+    assert len(host.spans()) == 8
+
+
 def test_a_file_of_another_layout_is_left_alone(host):
     writer = RingWriter(host.folder)
     writer.u32(8, 99)
