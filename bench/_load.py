@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 from spanlite.codec import read_header
@@ -27,13 +26,6 @@ class Topic:
     @property
     def total(self) -> int:
         return sum(map(sum, self.spans))
-
-    def covered(self, offsets: list[int]) -> int:
-        """Spans before these offsets, one offset a partition (below 0: none)."""
-        return sum(
-            int(np.sum(counts[: max(0, at)]))
-            for counts, at in zip(self.spans, offsets, strict=True)
-        )
 
 
 class BatchLoad:

@@ -9,10 +9,11 @@ after the other, each in a MiniCluster of two slots on a full topic: the job wit
 SQL job: protobuf format, UNNEST, Parquet with zstd, object reuse on. SQL is spared what the
 job does besides: bucket folders, sorting, deduplication, roll-ups, weights, links, hex ids.
 
-Measured: all jobs commit their offsets to Kafka when a checkpoint has completed, once in two
-seconds (one with --quick). The rate is the spans between the first and the last such commit
-that still left work to do, by the time between them. So the start of the JVM and of Python,
-and the drain at the end, count for none of them, and what is counted is durable.
+Measured: all spans, by the time from the moment at which the last task has opened its operators
+(Python's workers are up, the first record is read) to the rename that commits the last file. So
+the start of the JVM and of Python counts for none of them; deciding and writing all that is
+open counts, and so does the job's own waiting until it believes that the topic is at its end.
+Checkpoints come once in two seconds (one with --quick).
 
 Verified: the rows in the Parquet files. Keep-all and SQL must have each span; of tail sampling the
 rows must be what the ledger says was kept, and kept and sampled out must add up to all.
@@ -37,10 +38,10 @@ import pyarrow.parquet as pq
 from spanlite_collectors.generator import DecodeConfig, generate
 from spanlite_stack.stack import Stack
 
+from bench._flinklog import began_s, committed_s, environment
 from bench._load import BatchLoad, RowLoad, Topic, fill
 from bench._report import emit
-from bench._steady import Curve, Watcher
-from bench.flink_sql.job import GROUP, JARS
+from bench.flink_sql.job import JARS
 
 RULES = Path(__file__).parent / "rules.yaml"
 GOAL_SPANS_PER_S = 1_000_000
@@ -53,7 +54,7 @@ TIMEOUT_S = 900
 class Run:
     """What came of one job."""
 
-    curve: Curve
+    took_s: float
     rows: int
     file_bytes: int
 
@@ -66,25 +67,28 @@ class Bench:
     folder: Path
     checkpoint_ms: int
 
-    def run(self, name: str, command: Sequence[str], group: str, topic: Topic, out: Path) -> Run:
+    def run(self, name: str, command: Sequence[str], out: Path) -> Run:
         """Run a job to its end; its output lies in `out`."""
-        log = self.folder / f"{name}.log"
-        watcher = Watcher(self.bootstrap, group, topic)
+        log, flink_logs = self.folder / f"{name}.log", self.folder / f"{name}-flink"
         with log.open("wb") as stream:
             process = subprocess.Popen(
-                command, stdout=stream, stderr=subprocess.STDOUT, start_new_session=True
+                command,
+                stdout=stream,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                env=environment(flink_logs),
             )
             try:
                 code = process.wait(TIMEOUT_S)
             finally:
                 _end(process)
-                curve = watcher.stop()
         if code != 0:
             tail = log.read_text(errors="replace").splitlines()[-15:]
             raise SystemExit("\n".join([*tail, f"bench: {name} failed with {code}; log: {log}"]))
         files = [path for path in out.rglob("*") if path.is_file() and _is_data(path, out)]
         rows = sum(pq.read_metadata(path).num_rows for path in files)
-        return Run(curve, rows, sum(path.stat().st_size for path in files))
+        took_s = committed_s(files) - began_s(flink_logs)
+        return Run(took_s, rows, sum(path.stat().st_size for path in files))
 
     def ours(self, name: str, topic: Topic, *flags: str) -> tuple[Run, Path]:
         """The job; returns its archive too."""
@@ -94,14 +98,14 @@ class Bench:
         command += ["--group", name, "--topic", topic.name, "--restarts", "0"]
         command += ["--checkpoint-interval", f"{self.checkpoint_ms}ms", "--until-idle", "500ms"]
         command += ["--flush-interval", "5s"]
-        return self.run(name, command, name, topic, archive / "incoming"), archive
+        return self.run(name, command, archive / "incoming"), archive
 
     def sql(self, topic: Topic) -> Run:
         """The peer."""
         out = self.folder / "sql"
         command = [sys.executable, "-m", "bench.flink_sql.job", self.bootstrap, topic.name]
         command += [str(out), str(self.checkpoint_ms)]
-        return self.run("sql", command, GROUP, topic, out)
+        return self.run("sql", command, out)
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
@@ -142,7 +146,7 @@ def measure(bench: Bench, batches: Topic, rows: Topic) -> None:
     _must("rows for SQL", rows.total, total)
     tail, archive = bench.ours("tail", batches, "--rules", str(RULES), "--decision-wait", "2s")
     _check_sampled(archive, tail, total)
-    rate = tail.curve.rate(total)
+    rate = total / tail.took_s
     share = tail.rows / total
     emit(
         "pipeline.spans_per_s.tail_sampling",
@@ -153,11 +157,11 @@ def measure(bench: Bench, batches: Topic, rows: Topic) -> None:
     )
     every, _ = bench.ours("all", batches, "--decision-wait", "2s")
     _must("keep all, rows in files", every.rows, total)
-    all_rate = every.curve.rate(total)
+    all_rate = total / every.took_s
     emit("pipeline.spans_per_s.keep_all", all_rate, "spans/s")
     peer = bench.sql(rows)
     _must("Flink SQL, rows in files", peer.rows, total)
-    sql_rate = peer.curve.rate(total)
+    sql_rate = total / peer.took_s
     emit("pipeline.spans_per_s.flink_sql", sql_rate, "spans/s")
     name = "Flink SQL"
     ratio = rate / sql_rate
