@@ -16,10 +16,11 @@ from spanlite_collectors.agent.ring import Ring
 
 U64 = npt.NDArray[np.uint64]
 DRAIN_EVERY_S = 0.1
-KEPT = (RecordType.KERNEL, RecordType.API, RecordType.STEP, RecordType.WINDOW)
+KEPT = (RecordType.KERNEL, RecordType.MEMCPY, RecordType.API, RecordType.STEP, RecordType.WINDOW)
 #: The columns that the bench looks at; the rest of a kernel would fill the memory.
 COLUMNS = {
     RecordType.KERNEL: ["start_ns", "end_ns", "correlation_id", "window", "block_x"],
+    RecordType.MEMCPY: ["start_ns", "end_ns", "correlation_id", "window"],
     RecordType.API: ["start_ns", "end_ns", "correlation_id", "window", "thread_id"],
 }
 
@@ -87,20 +88,26 @@ def _key(rows: Any) -> U64:
 
 
 def kernels_a_step(drained: Drained) -> npt.NDArray[np.int64]:
-    """For each whole step that a window covered, its kernels: those whose launch lies in it."""
+    """For each whole step that a window covered, its kernels: those whose launch lies in it.
+
+    With its copies, as a copy inside a graph is recorded as the one or the other.
+    """
     calls, kernels = drained.rows(RecordType.API), drained.rows(RecordType.KERNEL)
     if calls is None or kernels is None or drained.rows(RecordType.STEP) is None:
         return np.empty(0, np.int64)
-    steps = whole_steps(drained)
+    keys = [_key(kernels)]
+    if (copies := drained.rows(RecordType.MEMCPY)) is not None:
+        keys.append(_key(copies))
+    steps, wanted = whole_steps(drained), np.concatenate(keys)
     counts = np.zeros(len(steps), np.int64)
     for thread in np.unique(steps["thread_id"]):
         mine = np.flatnonzero(steps["thread_id"] == thread)
         own = calls[calls["thread_id"] == thread]
-        counts[mine] = _kernels_of(steps[mine], own, kernels)
+        counts[mine] = _kernels_of(steps[mine], own, wanted)
     return counts
 
 
-def _kernels_of(steps: Any, calls: Any, kernels: Any) -> npt.NDArray[np.int64]:
+def _kernels_of(steps: Any, calls: Any, wanted: U64) -> npt.NDArray[np.int64]:
     """The same for the steps and calls of one thread."""
     at = np.searchsorted(steps["start_ns"], calls["start_ns"], side="right") - 1
     inside = (at >= 0) & (calls["start_ns"] <= steps["end_ns"][np.maximum(at, 0)])
@@ -109,7 +116,6 @@ def _kernels_of(steps: Any, calls: Any, kernels: Any) -> npt.NDArray[np.int64]:
         return np.zeros(len(steps), np.int64)
     order = np.argsort(keys)
     keys, places = keys[order], places[order]
-    wanted = _key(kernels)
     found = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
     hit = keys[found] == wanted
     return np.bincount(places[found[hit]], minlength=len(steps)).astype(np.int64)
@@ -133,17 +139,17 @@ class Account:
     counts: dict[int, int]
 
 
-def account(drained: Drained, shapes: int) -> Account:
+def account(drained: Drained) -> Account:
     """Kernels missing from whole steps and not counted as dropped.
 
-    A workload launches the same kernels in each step, so its commonest counts (one for each of
-    `shapes` workloads) are the truth, and what a step has less than the nearest is missing.
+    A workload launches the same kernels in each step, so the common counts are the truth, and
+    what a step has less than the next of them is missing.
     """
     counts = kernels_a_step(drained)
     if len(counts) == 0:
         return Account(0, 0, [], {})
     values, times = np.unique(counts, return_counts=True)
-    usual = np.sort(values[np.argsort(times)[-shapes:]])
+    usual = values[times >= max(1, len(counts) // 20)]
     nearest = usual[np.minimum(np.searchsorted(usual, counts), len(usual) - 1)]
     lack = np.maximum(nearest - counts, 0)
     windows = whole_steps(drained)["window"]

@@ -158,7 +158,7 @@ def report_costs(workers: list[Worker], workload: str) -> None:
         emit(f"agent.median_cost_pct.{name}.{workload}", resting, "%")
 
 
-def report_records(workers: list[Worker], drain: RingDrain, workloads: int) -> None:
+def report_records(workers: list[Worker], drain: RingDrain) -> None:
     """What came through the rings, and whether all of it is accounted for."""
     missing = steps = 0
     base = workers[0].resident_mib()
@@ -171,7 +171,7 @@ def report_records(workers: list[Worker], drain: RingDrain, workloads: int) -> N
     for worker in workers:
         if (mine := drain.drained.get(worker.process.pid)) is None:
             continue
-        found = account(mine, workloads)
+        found = account(mine)
         missing, steps = missing + found.missing, steps + found.steps
         emit(f"agent.records.{worker.name}", mine.state["records"], "records", drops=mine.drops,
              whole_steps=found.steps, missing=found.missing, examples=found.examples,
@@ -192,7 +192,7 @@ def stress(stand_in: bool, windows: int, limit_s: float) -> None:
         with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
             drain = RingDrain(Path(folder))
             settings = {"DETACH": detach, "WINDOW_SECONDS": "0", "WINDOW_STEPS": "1",
-                        "BUDGET_PCT": "100000", "LEARN_STEPS": "1"}  # fmt: skip
+                        "BUDGET_PCT": "100000"}  # fmt: skip
             watched = start(f"stress_{detach}", settings, Path(folder), stand_in)
             plain = start("plain", None, Path(folder), stand_in)
             sums: list[list[str]] = []
@@ -207,7 +207,7 @@ def stress(stand_in: bool, windows: int, limit_s: float) -> None:
             state = drain.drained[watched.process.pid].state
             emit(f"agent.stress_windows.{detach}", done, "windows", windows, run=run,
                  detaches=state["detaches"])  # fmt: skip
-            found = account(drain.drained[watched.process.pid], len(run.split("+")))
+            found = account(drain.drained[watched.process.pid])
             emit(f"agent.stress_unaccounted.{detach}", found.missing, "records", 0,
                  whole_steps=found.steps, examples=found.examples)  # fmt: skip
             wrong = int(sums[0] != sums[1]) + int(watched.process.returncode != 0)
@@ -275,7 +275,7 @@ def overhead(args: argparse.Namespace) -> None:
         for workload in args.workloads:
             take_turns(workers, workload, args.rounds, args.seconds)
             report_costs(workers, workload)
-        report_records(workers, drain, len(args.workloads))
+        report_records(workers, drain)
 
 
 def main() -> int:

@@ -17,6 +17,7 @@
 
 #include "clock.h"
 #include "config.h"
+#include "leftovers.h"
 #include "nvtx.h"
 #include "ring.h"
 #include "session.h"
@@ -26,6 +27,8 @@ namespace spanlite {
 namespace {
 
 constexpr const char* kVersion = "0.1.0";
+// Rings of dead processes to keep for a daemon that may come yet.
+constexpr size_t kKeptRings = 16;
 
 // Never deleted: the application's threads may call into it until the very end.
 struct Agent {
@@ -71,6 +74,7 @@ void Launch() {
   // The time makes it unique: a pid comes again, and survives exec.
   const std::string path =
       folder + "/" + std::to_string(getpid()) + "-" + std::to_string(NowNs()) + ".ring";
+  RemoveOldRings(folder, kKeptRings);
   agent->ring = MakeDirectory(folder) ? Ring::Create(path, agent->config.ring_bytes) : nullptr;
   if (agent->ring == nullptr) {
     std::fprintf(stderr, "spanlite agent: off: cannot make %s: %s\n", path.c_str(),

@@ -43,7 +43,7 @@ bool Attachment::Enable(Moment moment, uint32_t thread_id, bool all_calls, std::
                           static_cast<uint32_t>(Level::kContinuous);
   if (!Load(error)) return false;
   const bool fresh = !attached();
-  if (fresh && !Attach(moment, error)) return false;
+  if (fresh && !Attach(moment, thread_id, error)) return false;
   if (!fresh) SeeWhetherTaken(moment, thread_id);
   records_before_ = activity_->Records();
   activity_->KeepAllCalls(all_calls);
@@ -67,9 +67,12 @@ void Attachment::SeeWhetherTaken(Moment moment, uint32_t thread_id) {
     activity_->Register();
 }
 
-bool Attachment::Attach(Moment moment, std::string* error) {
-  const bool idle =
-      moment == Moment::kCudaInit || (moment == Moment::kStepBoundary && Synchronize());
+bool Attachment::Attach(Moment moment, uint32_t thread_id, std::string* error) {
+  // A wait for the device would break a capture on another thread, so only where none is known
+  // to launch, and only for the sake of a later detach.
+  const bool idle = moment == Moment::kCudaInit ||
+                    (moment == Moment::kStepBoundary && WantsDetach() && OnlyLauncher(thread_id) &&
+                     Synchronize());
   const uint64_t began_ns = SteadyNs();
   std::lock_guard<std::mutex> lock(calls_);
   if (activity_->Register() != CUPTI_SUCCESS) {
@@ -154,10 +157,13 @@ bool Attachment::OnlyLauncher(uint32_t thread_id) {
   return true;
 }
 
+bool Attachment::WantsDetach() const {
+  return ring_->header()->control.detach.load(std::memory_order_relaxed) ==
+         static_cast<uint32_t>(Detach::kWhenProven);
+}
+
 bool Attachment::MayDetach(uint32_t thread_id) {
-  const auto wish =
-      static_cast<Detach>(ring_->header()->control.detach.load(std::memory_order_relaxed));
-  return wish == Detach::kWhenProven && attached() && attached_idle_ && !graph_trace_ &&
+  return WantsDetach() && attached() && attached_idle_ && !graph_trace_ &&
          cupti_.Finalize != nullptr && OnlyLauncher(thread_id);
 }
 

@@ -57,12 +57,13 @@ class Attachment {
 
  private:
   bool Load(std::string* error);
-  bool Attach(Moment moment, std::string* error);
+  bool Attach(Moment moment, uint32_t thread_id, std::string* error);
   void BeforeFirstContext();
   bool EnableKinds(bool only_launches, std::string* error);
   void KeepLaunchesOnly();
   void SeeWhetherTaken(Moment moment, uint32_t thread_id);
   bool OnlyLauncher(uint32_t thread_id);
+  bool WantsDetach() const;
 
   const Config& config_;
   Ring* ring_;

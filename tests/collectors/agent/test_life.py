@@ -254,6 +254,16 @@ def test_several_agents_do_not_meet(plain: Build, hosts: Hosts) -> None:
         assert len(reader.records.kernel) == 100
 
 
+def test_rings_that_nobody_fetches_do_not_pile_up(plain: Build, hosts: Hosts) -> None:
+    living = hosts.start(plain, "steps=100000000", level="ranges", ring_bytes=65536)
+    hosts.reader(living.pid)
+    for _ in range(20):
+        hosts.run(plain, "steps=1", level="ranges", ring_bytes=65536)
+    pids = {int(path.name.split("-")[0]) for path in hosts.rings.glob("*.ring")}
+    assert len(pids) == 18  # the living one, 16 dead ones, and the last, made after the clean-up
+    assert living.pid in pids
+
+
 def test_budget_and_window_times(build: Build) -> None:
     done = subprocess.run([build.program("budget_test")], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
