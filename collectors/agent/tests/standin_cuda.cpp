@@ -27,6 +27,8 @@ std::vector<uint32_t> g_graph_nodes;
 std::atomic<uint64_t> g_last_end{0};
 std::atomic<uint32_t> g_correlation{0}, g_contexts{0};
 std::atomic<const StandinHooks*> g_hooks{nullptr};
+constexpr uint64_t kLatelyNs = 50'000'000;
+std::map<uint32_t, uint64_t> g_callers;  // thread: its last call
 thread_local uint32_t t_context = 0, t_device = 0;
 
 uint32_t ThreadId() { return static_cast<uint32_t>(syscall(SYS_gettid)); }
@@ -49,6 +51,10 @@ void Call(StandinCall::Kind kind, Body body) {
   StandinCall call{kind, ThreadId(), ++g_correlation, spanlite::NowNs(), 0};
   body(call.correlation_id);
   call.end_ns = spanlite::NowNs();
+  {
+    std::lock_guard<std::mutex> lock(g_mutex);
+    g_callers[call.thread_id] = call.end_ns;
+  }
   if (const StandinHooks* hooks = g_hooks.load()) hooks->call(call);
 }
 
@@ -148,6 +154,14 @@ void standin_graph_launch(uint32_t graph, uint32_t stream, uint64_t node_ns) {
       Run(work, node_ns);
     }
   });
+}
+
+bool standin_others_call() {
+  std::lock_guard<std::mutex> lock(g_mutex);
+  const uint64_t lately = spanlite::NowNs() - kLatelyNs;
+  for (const auto& [thread, last_ns] : g_callers)
+    if (thread != ThreadId() && last_ns > lately) return true;
+  return false;
 }
 
 bool standin_busy() { return spanlite::NowNs() < g_last_end; }

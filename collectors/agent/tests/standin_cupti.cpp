@@ -1,7 +1,8 @@
 // The stand-in CUPTI: activity records of the stand-in device, delivered in buffers from a
 // thread of its own. It does what the real one was seen to do, also where that is unkind:
 // detaching with work in flight, or after an attach with work in flight, ends the process; so
-// does graph trace after a graph exists; work still running when its activity goes off leaves no
+// does graph trace after a graph exists, and switching single calls' records while other threads
+// make calls; work still running when its activity goes off leaves no
 // record. Faults on request:
 //   STANDIN_REFUSE=register|kernels        another profiler, MPS
 //   STANDIN_ZERO_EVERY, STANDIN_INVERT_EVERY, STANDIN_DROP_EVERY=N   every Nth kernel
@@ -376,6 +377,7 @@ CUptiResult cuptiActivityDisable(CUpti_ActivityKind kind) {
 }
 
 CUptiResult cuptiActivityEnableRuntimeApi(CUpti_CallbackId id, uint8_t enable) {
+  if (standin_others_call()) Die("single calls switched while other threads make calls");
   Cupti& c = C();
   std::lock_guard<std::mutex> lock(c.mutex);
   if (id >= CUPTI_RUNTIME_TRACE_CBID_SIZE) return CUPTI_ERROR_INVALID_PARAMETER;

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 from collections.abc import Callable
 
 import numpy as np
+import pytest
 from conftest import Build, Hosts
 from rings import REASONS, Records, RingReader
 
@@ -91,19 +93,30 @@ def test_never_detaches_while_another_thread_launches(build: Build, hosts: Hosts
     check_whole(drained(hosts).records, 4)
 
 
-def test_the_stand_in_would_end_an_agent_that_detaches_under_load(
-    plain: Build, hosts: Hosts
-) -> None:
-    """The proof above means something: a careless detach is fatal here as on the GPU."""
-    program = (
-        "import ctypes, os\n"
-        "cuda = ctypes.CDLL('libcuda.so.1'); cupti = ctypes.CDLL('libcupti.so.13')\n"
-        "cuda.standin_context(0)\n"
-        "cupti.cuptiActivityRegisterCallbacks(None, None)\n"
-        "cuda.standin_launch(7, b'kernel', ctypes.c_uint64(5_000_000_000))\n"
-        "cupti.cuptiFinalize()\n"
-    )
-    process = hosts.start(plain, command=["python3", "-c", program], level="off")
+CARELESS = {
+    "detach under load": (
+        "cuda.standin_launch(7, b'kernel', ctypes.c_uint64(5_000_000_000))",
+        "cupti.cuptiFinalize()",
+    ),
+    "calls switched under load": (
+        "thread = threading.Thread(target=cuda.standin_launch, args=(7, b'kernel', 0)); "
+        "thread.start(); thread.join()",
+        "cupti.cuptiActivityEnableRuntimeApi(211, 0)",
+    ),
+    "late graph trace": ("cuda.standin_graph(3)", "cupti.cuptiActivityEnable(51)"),
+}
+
+
+@pytest.mark.parametrize("what", CARELESS)
+def test_the_stand_in_would_end_a_careless_agent(plain: Build, hosts: Hosts, what: str) -> None:
+    """The tests above mean something: what ended processes on the GPU ends them here."""
+    program = [
+        "import ctypes, threading",
+        "cuda = ctypes.CDLL('libcuda.so.1'); cupti = ctypes.CDLL('libcupti.so.13')",
+        "cuda.standin_context(0); cupti.cuptiActivityRegisterCallbacks(None, None)",
+        *CARELESS[what],
+    ]
+    process = hosts.start(plain, command=[sys.executable, "-c", "\n".join(program)], level="off")
     assert "unspecified launch failure" in hosts.end(process, code=-6).stderr
 
 
