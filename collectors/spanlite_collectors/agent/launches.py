@@ -46,23 +46,29 @@ class CallTable:
         first = np.ones(len(order), np.bool_)
         first[1:] = np.diff(new.rows["correlation"]) != 0
         new = new.take(first)
-        old = ~np.isin(self.correlation, new.rows["correlation"])
         fresh = {
-            "correlation": new.rows["correlation"],
-            **{name: new.rows[name] for name in ("start", "thread", "name")},
+            **{name: new.rows[name] for name in ("correlation", "start", "thread", "name")},
             **{name: getattr(new, name) for name in ("span_id", "low", "high", "path", "cut")},
             "used": np.zeros(len(new.rows), np.bool_),
         }
+        if (
+            not len(self) or fresh["correlation"][0] > self.correlation[-1]
+        ):  # as a rule: they count up
+            self._set({n: np.concatenate([getattr(self, n), fresh[n]]) for n in _COLUMNS})
+            return
+        old = ~np.isin(self.correlation, fresh["correlation"])
         joined = {n: np.concatenate([getattr(self, n)[old], fresh[n]]) for n in _COLUMNS}
-        self._keep(joined, np.argsort(joined["correlation"], kind="stable"))
+        order = np.argsort(joined["correlation"], kind="stable")
+        self._set({n: values[order] for n, values in joined.items()})
 
     def forget_before(self, start_ns: int) -> None:
         """Drop calls whose kernels have long come."""
-        self._keep({n: getattr(self, n) for n in _COLUMNS}, self.start >= start_ns)
+        keep = self.start >= start_ns
+        self._set({n: getattr(self, n)[keep] for n in _COLUMNS})
 
-    def has_before(self, start_ns: int) -> bool:
-        """Whether there is anything to forget."""
-        return bool(len(self)) and int(self.start.min()) < start_ns
+    def worth_forgetting(self, start_ns: int) -> bool:
+        """Whether a good part of the calls began before then; each time costs a copy of all."""
+        return bool(len(self)) and int((self.start < start_ns).sum()) * 4 > len(self)
 
     def captured(self, launch_names: list[int], before_ns: int) -> list[npt.NDArray[np.int32]]:
         """Runs of launches that started no kernel: those of a stream capture, which become the
@@ -76,11 +82,9 @@ class CallTable:
         runs = np.split(launches, cuts)
         return [self.path[run] for run in runs if len(run) and not self.used[run[0]]]
 
-    def _keep(
-        self, columns: dict[str, npt.NDArray[np.generic]], pick: npt.NDArray[np.generic]
-    ) -> None:
+    def _set(self, columns: dict[str, npt.NDArray[np.generic]]) -> None:
         for name, values in columns.items():
-            setattr(self, name, values[pick])
+            setattr(self, name, values)
 
     def find(self, correlation: U64) -> I64:
         """The row of each id, -1 where there is none. Shape (n,)."""

@@ -95,8 +95,8 @@ class ProcessSpans:
         self._mark_steps()
         self._flush_host(now_ns, final or len(self._host) > self._patience.max_rows)
         self._flush_device(now_ns, final or len(self._device) > self._patience.max_rows)
-        oldest = now_ns - 2 * self._patience.hold_ns
-        if self._calls.has_before(oldest):
+        oldest = now_ns - self._patience.hold_ns
+        if self._calls.worth_forgetting(oldest):
             self._learn_captures()
             self._calls.forget_before(oldest)
         if self.texts.crowded:
