@@ -252,3 +252,19 @@ def test_a_batch_without_spans_brings_its_drops(kit: Any) -> None:
     read = kit.read_outputs(out + bucket.flush(NOW_MS))
     assert read.dropped("collector") == {"ring_full": 7}
     assert not bucket.busy
+
+
+def test_a_batch_decided_in_part_is_not_written_again_after_a_restart(kit: Any) -> None:
+    store, producer = MemoryStore(), kit.Producer()
+    quiet, busy = kit.trace_ids(2)
+    bucket = make(store)
+    both = [kit.Span(quiet, 1), kit.Span(busy, 2), kit.Span(quiet, 3)]
+    out = bucket.accept(kit.message(producer.batch(both)), NOW_MS)
+    out += bucket.accept(kit.message(producer.batch([kit.Span(busy, 4)])), NOW_MS + 900)
+    out += bucket.flush(NOW_MS + 1000)
+    assert [row["span_id"] for row in kit.read_outputs(out).spans] == [1, 3]
+    bucket = make(store.snapshot())
+    assert bucket.open_spans == 2
+    read = kit.read_outputs(out + bucket.flush(NOW_MS + 5000))
+    assert sorted(row["span_id"] for row in read.spans) == [1, 2, 3, 4]
+    assert read.sums("pipeline") == {"in": 4, "out": 4, "dropped": 0, "open": 0}
