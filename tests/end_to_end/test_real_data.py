@@ -151,4 +151,4 @@ def test_roll_ups_agree_with_the_files(archive: Path) -> None:
 
 def test_ledger_closes_and_archive_verifies(archive: Path) -> None:
     assert main(["ledger", "--archive", str(archive)]) == 0
-    assert main(["archive", "verify", str(archive)]) == 0
+    assert main(["archive", "verify", "--archive", str(archive)]) == 0
