@@ -12,28 +12,15 @@ from spanlite.schema import LAUNCH_COLUMNS
 
 from spanlite_collectors.agent.rows import Rows, Texts
 from spanlite_collectors.agent.windows import Windows
-from spanlite_collectors.importers._columns import LinkRow, link_column, span_batch
+from spanlite_collectors.importers._columns import SAME_COLUMNS, LinkRow, link_column, span_batch
 from spanlite_collectors.sinks import SpanSink
 
 U64 = npt.NDArray[np.uint64]
 
-#: Our names -> SPAN_SCHEMA's.
-_SAME = {
-    "start": "start_ns",
-    "duration": "duration_ns",
-    "kind": "kind",
-    "status": "status",
-    "device": "device",
-    "context": "context",
-    "stream": "stream",
-    "thread": "thread_id",
-    "correlation": "correlation_id",
-    "graph_id": "graph_id",
-    "graph_node": "graph_node_id",
-    "bytes": "bytes",
-    "copy_kind": "copy_kind",
-    "flags": "flags",
-} | {name: name for name in LAUNCH_COLUMNS}
+#: Our names -> SPAN_SCHEMA's: those of the importers, and what they fill in themselves.
+_SAME = (
+    SAME_COLUMNS | {"start": "start_ns", "flags": "flags"} | {name: name for name in LAUNCH_COLUMNS}
+)
 
 
 class Emitter:

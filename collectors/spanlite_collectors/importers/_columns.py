@@ -14,6 +14,22 @@ Column: TypeAlias = "npt.NDArray[Any] | pa.Array | Sequence[Any]"
 #: (trace_id_low, trace_id_high, span_id) of each span that a span links to.
 LinkRow: TypeAlias = Sequence[tuple[int, int, int]]
 
+#: Columns that rows and SPAN_SCHEMA share, by their names in each.
+SAME_COLUMNS = {
+    "duration": "duration_ns",
+    "kind": "kind",
+    "status": "status",
+    "device": "device",
+    "context": "context",
+    "stream": "stream",
+    "thread": "thread_id",
+    "correlation": "correlation_id",
+    "graph_id": "graph_id",
+    "graph_node": "graph_node_id",
+    "bytes": "bytes",
+    "copy_kind": "copy_kind",
+}
+
 
 def span_batch(count: int, columns: Mapping[str, Column]) -> pa.RecordBatch:
     """`count` spans in SPAN_SCHEMA; a column that is not given is "none" for all.

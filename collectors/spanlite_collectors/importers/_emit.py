@@ -12,7 +12,7 @@ from spanlite.flags import SpanFlag
 from spanlite.kinds import DEVICE_KINDS, KIND_WORDS, SpanKind
 from spanlite.schema import LAUNCH_COLUMNS
 
-from spanlite_collectors.importers._columns import link_column, span_batch
+from spanlite_collectors.importers._columns import SAME_COLUMNS, link_column, span_batch
 from spanlite_collectors.importers._events import I64, U64, Rows
 from spanlite_collectors.importers._traces import TraceAssigner
 from spanlite_collectors.importers.report import ImportReport
@@ -21,21 +21,6 @@ from spanlite_collectors.sinks import SpanSink
 #: Of each row that has any: (trace number, span id) of the spans it links to.
 Links: TypeAlias = dict[int, list[tuple[int, int]]]
 
-#: Columns that rows and SPAN_SCHEMA share, by their names in each.
-_SAME = {
-    "duration": "duration_ns",
-    "kind": "kind",
-    "status": "status",
-    "device": "device",
-    "context": "context",
-    "stream": "stream",
-    "thread": "thread_id",
-    "correlation": "correlation_id",
-    "graph_id": "graph_id",
-    "graph_node": "graph_node_id",
-    "bytes": "bytes",
-    "copy_kind": "copy_kind",
-}
 #: Ranges and operators of a thread lie together, then its calls, then the devices'.
 _TRACK_GROUP = np.zeros(256, dtype=np.int8)
 _TRACK_GROUP[[SpanKind.RUNTIME_CALL, SpanKind.DRIVER_CALL]] = 1
@@ -108,7 +93,7 @@ class Emitter:
             return
         self._account(rows, trace, flags)
         low, high = self._traces.ids(trace)
-        columns: dict[str, Any] = {new: rows[old] for old, new in _SAME.items()}
+        columns: dict[str, Any] = {new: rows[old] for old, new in SAME_COLUMNS.items()}
         columns |= {
             "trace_id_low": low,
             "trace_id_high": high,
