@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from spanlite_replay.plan import Count, Fate, Plan
 from spanlite_replay.timing import Timing
@@ -30,6 +31,8 @@ class Report:
     timing: Timing | None
     facts: dict[str, int | str] = field(default_factory=dict)
     why_failed: str = ""
+    #: What the target saw, as `targets.base.OBSERVED_SCHEMA`; not part of the JSON.
+    observed: pa.Table | None = field(default=None, repr=False)
 
     @property
     def closes(self) -> bool:
@@ -45,7 +48,8 @@ class Report:
 
     def to_json(self) -> str:
         """One JSON object."""
-        body: dict[str, Any] = asdict(self)
+        body: dict[str, Any] = asdict(replace(self, observed=None))
+        del body["observed"]
         body["closes"] = self.closes
         body["conservation"] = self.conservation()
         return json.dumps(body, ensure_ascii=False)

@@ -64,6 +64,7 @@ def run_plan(
         timing=None if pacing is None else Timing.of(plan.due_ns[events], paced),
         facts=outcome.facts,
         why_failed=outcome.why,
+        observed=outcome.observed,
     )
 
 

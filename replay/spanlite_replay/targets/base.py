@@ -7,11 +7,32 @@ from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from spanlite_replay.plan import Plan
 
 I64 = npt.NDArray[np.int64]
 NO_EVENTS: I64 = np.empty(0, dtype=np.int64)
+
+#: **Observed**: when each span really ran, one row a span that did, sorted by start. The ids are
+#: the recording's (so this joins with the recording and the plan), the times lie on the
+#: plan's time line, that of `Plan.due_ns`. A planned span without a row was lost.
+OBSERVED_SCHEMA = pa.schema(
+    [
+        pa.field("trace_id_low", pa.uint64(), nullable=False),
+        pa.field("trace_id_high", pa.uint64(), nullable=False),
+        pa.field("span_id", pa.uint64(), nullable=False),
+        pa.field("planned_start_ns", pa.int64(), nullable=False),  # after all transforms
+        pa.field("planned_end_ns", pa.int64(), nullable=False),
+        pa.field("start_ns", pa.int64(), nullable=False),  # as observed
+        pa.field("end_ns", pa.int64(), nullable=False),
+    ]
+)
+#: In the metadata of an observed table: which replay it is of, which target saw it, and the
+#: digest of the plan (`Plan.digest`).
+REPLAY_ID_KEY = b"spanlite.replay_id"
+TARGET_KEY = b"spanlite.target"
+PLAN_DIGEST_KEY = b"spanlite.plan_digest"
 
 
 @dataclass(frozen=True)
@@ -23,6 +44,8 @@ class Outcome:
     facts: dict[str, int | str] = field(default_factory=dict)
     #: Why events failed, in a sentence; empty where none did.
     why: str = ""
+    #: OBSERVED_SCHEMA; None from a target that runs nothing it could observe (dry, kafka).
+    observed: pa.Table | None = None
 
 
 class Target(Protocol):
