@@ -12,7 +12,7 @@ $(UV): scripts/bootstrap
 	scripts/bootstrap
 
 .venv/.done: uv.lock pyproject.toml $(wildcard */pyproject.toml) | $(UV)
-	$(UV) sync --quiet --frozen --all-packages --extra flink
+	$(UV) sync --quiet --frozen --all-packages --extra flink --extra lab
 	touch $@
 
 pipeline/spanlite_pipeline/jars/.done: pipeline/java/pom.xml $(shell find pipeline/java/src -type f 2>/dev/null)
