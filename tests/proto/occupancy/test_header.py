@@ -1,0 +1,94 @@
+"""The rules against NVIDIA's own header, for every compute capability, limit by limit."""
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+from spanlite.occupancy import SM_LIMITS, Limiter, SmLimits, occupancy
+
+ROOT = Path(__file__).parents[3]
+ROWS = 20_000
+
+
+@pytest.fixture(scope="module")
+def header_program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    headers = sorted(ROOT.glob(".venv-agent/lib/python3*/site-packages/nvidia/*/include"))
+    found = [h for h in headers if (h / "cuda_occupancy.h").exists()]
+    compiler = shutil.which("g++")
+    if not found or not compiler:
+        pytest.skip("needs g++ and CUDA's headers (`make agent` brings them)")
+    program = tmp_path_factory.mktemp("header") / "header"
+    source = Path(__file__).with_name("header.cpp")
+    subprocess.run(
+        [compiler, "-O1", "-w", f"-I{found[0]}", str(source), "-o", str(program)], check=True
+    )
+    return program
+
+
+def configurations(sm: SmLimits, seed: int) -> np.ndarray:
+    """Legal and illegal launches, many of them near an edge: columns as `occupancy` takes them."""
+    draw = np.random.default_rng(seed)
+    most = sm.shared_bytes
+    edges = np.array([*sm.carveouts_bytes, 48 * 1024, sm.shared_per_block_bytes])
+
+    def sizes(n: int) -> np.ndarray:
+        near = draw.choice(edges, n) // draw.integers(1, 9, n) + draw.integers(-1200, 1200, n)
+        return np.clip(np.where(draw.random(n) < 0.5, near, draw.integers(0, most, n)), 0, most)
+
+    static = np.where(draw.random(ROWS) < 0.5, 0, draw.integers(0, 48 * 1024 + 1, ROWS))
+    # Together no more than the SM has: beyond it NVIDIA's header answers with an error.
+    dynamic = np.minimum(sizes(ROWS), most - static - sm.reserved_shared_bytes)
+    dynamic = np.where(draw.random(ROWS) < 0.3, 0, np.maximum(dynamic, 0))
+    opt_in = np.where(draw.random(ROWS) < 0.7, dynamic, sizes(ROWS))
+    carveout = np.where(draw.random(ROWS) < 0.5, -1, draw.integers(0, 101, ROWS))
+    return np.stack(
+        [
+            draw.integers(1, 1100, ROWS),
+            draw.integers(0, 258, ROWS),
+            static,
+            dynamic,
+            carveout,
+            draw.integers(0, 17, ROWS),
+            opt_in,
+        ]
+    )
+
+
+@pytest.mark.parametrize("sm", SM_LIMITS.values(), ids=lambda sm: sm.name)
+def test_same_as_the_header(sm: SmLimits, header_program: Path) -> None:
+    rows = configurations(sm, seed=sum(sm.compute_capability))
+    threads, registers, static, dynamic, carveout, barriers, opt_in = rows
+    device = [*sm.compute_capability, sm.max_warps, sm.shared_bytes, sm.reserved_shared_bytes]
+    table = np.concatenate([np.tile(np.array([device]).T, ROWS), rows]).T.astype(np.int32)
+    done = subprocess.run(
+        [str(header_program)], input=table.tobytes(), capture_output=True, check=True
+    )
+    header = np.frombuffer(done.stdout, np.int32).reshape(-1, 8).T
+    assert not header[0].any()
+    ours = occupancy(
+        sm,
+        threads,
+        registers,
+        static,
+        dynamic,
+        carveout_percent=carveout,
+        barriers=barriers,
+        max_dynamic_shared_bytes=opt_in,
+    )
+    columns = {
+        "blocks": ours.blocks,
+        "warps": ours.blocks_by_warps,
+        "registers": ours.blocks_by_registers,
+        "shared": ours.blocks_by_shared,
+        "block limit": ours.blocks_by_blocks,
+        "barriers": ours.blocks_by_barriers,
+    }
+    for (name, mine), theirs in zip(columns.items(), header[[1, 3, 4, 5, 6, 7]], strict=True):
+        wrong = np.flatnonzero(mine != theirs)
+        assert not wrong.size, (name, rows[:, wrong[0]], mine[wrong[0]], theirs[wrong[0]])
+    # Where barriers alone decide, the header also names what would decide without them.
+    same = (ours.limiters == header[2]) | (ours.limiters == int(Limiter.BARRIERS))
+    assert same.all()
+    assert len(np.unique(ours.limiters)) > 5, "the configurations do not meet every limit"
