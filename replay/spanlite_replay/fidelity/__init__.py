@@ -1,0 +1,1 @@
+"""How faithful a replay was: `compare(recorded, observed)` and ways to show the result."""
