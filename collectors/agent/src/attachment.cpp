@@ -1,11 +1,14 @@
 #include "attachment.h"
 
+#include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
-#include <unistd.h>
+#include <dirent.h>
 
 #include "clock.h"
 #include "launch_calls.h"
+#include "step_lock.h"
 
 namespace spanlite {
 namespace {
@@ -22,8 +25,17 @@ const CUpti_ActivityKind kDeviceKinds[] = {
     CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL,
 };
 
-bool ThreadLives(uint32_t thread_id) {
-  return access(("/proc/self/task/" + std::to_string(thread_id)).c_str(), F_OK) == 0;
+// A process whose threads do not come together in time won't the next time either; each try
+// keeps those that come waiting.
+constexpr uint32_t kMostFailedHolds = 3;
+
+std::unordered_set<uint32_t> LivingThreads() {
+  std::unordered_set<uint32_t> threads;
+  DIR* folder = opendir("/proc/self/task");
+  while (const dirent* entry = folder != nullptr ? readdir(folder) : nullptr)
+    threads.insert(static_cast<uint32_t>(std::strtoul(entry->d_name, nullptr, 10)));
+  if (folder != nullptr) closedir(folder);
+  return threads;
 }
 
 }  // namespace
@@ -42,6 +54,7 @@ bool Attachment::Enable(Moment moment, uint32_t thread_id, bool all_calls, std::
   const bool continuous = ring_->header()->control.level.load(std::memory_order_relaxed) ==
                           static_cast<uint32_t>(Level::kContinuous);
   if (!Load(error)) return false;
+  held_.clear();
   const bool fresh = !attached();
   if (fresh && !Attach(moment, thread_id, error)) return false;
   if (!fresh) SeeWhetherTaken(moment, thread_id);
@@ -50,8 +63,8 @@ bool Attachment::Enable(Moment moment, uint32_t thread_id, bool all_calls, std::
   // CUPTI's own filter of calls: cheaper, but it must be set while nobody is inside a call, and
   // once set it must not be touched again before a detach, or calls lose their correlation.
   const bool to_stay = fresh && moment == Moment::kCudaInit && continuous;
-  const bool to_detach = fresh && moment == Moment::kStepBoundary && MayDetach(thread_id) &&
-                         proof_steps_ >= kProofSteps;
+  const bool to_detach = fresh && moment == Moment::kStepBoundary && CanDetach() &&
+                         OnlyLauncher(thread_id) && proof_steps_ >= kProofSteps;
   return EnableKinds(!all_calls && (to_stay || to_detach), error);
 }
 
@@ -69,10 +82,13 @@ void Attachment::SeeWhetherTaken(Moment moment, uint32_t thread_id) {
 
 bool Attachment::Attach(Moment moment, uint32_t thread_id, std::string* error) {
   // A wait for the device would break a capture on another thread, so only where none is known
-  // to launch, and only for the sake of a later detach.
-  const bool idle = moment == Moment::kCudaInit ||
-                    (moment == Moment::kStepBoundary && WantsDetach() && OnlyLauncher(thread_id) &&
-                     Synchronize());
+  // to launch or all that do are held, and only for the sake of a later detach.
+  const bool at_step = moment == Moment::kStepBoundary;
+  const bool idle =
+      moment == Moment::kCudaInit || (at_step && HoldOthers(thread_id) && Synchronize());
+  loose_at_attach_ = at_step && idle ? LivingThreads() : std::unordered_set<uint32_t>{};
+  for (uint32_t held : held_) loose_at_attach_.erase(held);
+  loose_at_attach_.erase(thread_id);
   const uint64_t began_ns = SteadyNs();
   std::lock_guard<std::mutex> lock(calls_);
   if (activity_->Register() != CUPTI_SUCCESS) {
@@ -150,21 +166,66 @@ bool Attachment::Synchronize() {
   return driver_.CtxSynchronize() == CUDA_SUCCESS;
 }
 
-bool Attachment::OnlyLauncher(uint32_t thread_id) {
+std::vector<uint32_t> Attachment::OtherLaunchers(uint32_t thread_id) {
   // A thread that has ended cannot launch any more.
+  std::vector<uint32_t> others;
   for (uint32_t launcher : activity_->LaunchThreads())
-    if (launcher != thread_id && ThreadLives(launcher)) return false;
+    if (launcher != thread_id && ThreadLives(launcher)) others.push_back(launcher);
+  return others;
+}
+
+Detach Attachment::WantedDetach() const {
+  return static_cast<Detach>(ring_->header()->control.detach.load(std::memory_order_relaxed));
+}
+
+// Whether no other thread launches before the session's lock is free again.
+bool Attachment::HoldOthers(uint32_t thread_id) {
+  if (WantedDetach() == Detach::kNever) return false;
+  std::vector<uint32_t> others = OtherLaunchers(thread_id);
+  if (others.empty()) return true;
+  // With several contexts the device's work of one may wait for what a held thread has yet to
+  // launch in another (collectives), and a wait for it would never end.
+  if (WantedDetach() != Detach::kWhenHeld || failed_holds_ >= kMostFailedHolds ||
+      activity_->OnlyContext() == 0)
+    return false;
+  if (!hold_(others)) {
+    if (++failed_holds_ == kMostFailedHolds)
+      std::fprintf(stderr, "spanlite agent: the threads that launch do not come to a step's edge "
+                           "together, so CUPTI stays attached.\n");
+    return false;
+  }
+  failed_holds_ = 0;
+  held_ = std::move(others);
   return true;
 }
 
-bool Attachment::WantsDetach() const {
-  return ring_->header()->control.detach.load(std::memory_order_relaxed) ==
-         static_cast<uint32_t>(Detach::kWhenProven);
+// Whether every other thread known to launch is held.
+bool Attachment::AllHeld(uint32_t thread_id) {
+  const std::vector<uint32_t> others = OtherLaunchers(thread_id);
+  return std::all_of(others.begin(), others.end(), [this](uint32_t other) {
+    return std::find(held_.begin(), held_.end(), other) != held_.end();
+  });
 }
 
-bool Attachment::MayDetach(uint32_t thread_id) {
-  return WantsDetach() && attached() && attached_idle_ && !graph_trace_ &&
-         cupti_.Finalize != nullptr && OnlyLauncher(thread_id);
+// Whether the attach had no work in flight, as far as is known by now: a thread that was there,
+// not held, and has since been seen launching may have been at it then.
+bool Attachment::IdleAtAttach() {
+  if (!attached_idle_) return false;
+  const std::vector<uint32_t> launchers = activity_->LaunchThreads();
+  attached_idle_ = std::none_of(launchers.begin(), launchers.end(), [this](uint32_t launcher) {
+    return loose_at_attach_.count(launcher) != 0;
+  });
+  return attached_idle_;
+}
+
+bool Attachment::CanDetach() {
+  return WantedDetach() != Detach::kNever && attached() && !graph_trace_ &&
+         cupti_.Finalize != nullptr && IdleAtAttach();
+}
+
+bool Attachment::MayDetach(uint32_t thread_id, uint64_t whole_steps) {
+  held_.clear();
+  return CanDetach() && proof_steps_ + whole_steps >= kProofSteps && HoldOthers(thread_id);
 }
 
 void Attachment::Judge(uint64_t whole_steps) {
@@ -176,8 +237,9 @@ void Attachment::Judge(uint64_t whole_steps) {
 
 bool Attachment::DetachIfProven(uint32_t thread_id) {
   // A window without a record proves nothing: another client may have the buffers.
-  if (!fruitful_ || proof_steps_ < kProofSteps || activity_->OnlyContext() == 0 ||
-      !MayDetach(thread_id))
+  // And its last records may show a launching thread that was not known before.
+  if (!fruitful_ || proof_steps_ < kProofSteps || activity_->OnlyContext() == 0 || !CanDetach() ||
+      !AllHeld(thread_id))
     return false;
   Flush(true);
   std::lock_guard<std::mutex> lock(calls_);

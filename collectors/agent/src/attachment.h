@@ -6,9 +6,11 @@
 #pragma once
 
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
+#include <unordered_set>
 #include <vector>
 
 #include "activity.h"
@@ -20,12 +22,18 @@
 
 namespace spanlite {
 
+// Waits until threads can launch nothing before the session's lock is free again; false where
+// that takes too long.
+using HoldThreads = std::function<bool(const std::vector<uint32_t>& threads)>;
+
 // The session calls this under its lock, but for `Flush` and `CuptiTime`, which the agent's own
 // thread calls at any time.
 class Attachment {
  public:
-  Attachment(const Config& config, Ring* ring, Strings* strings, OpenWindows* windows)
-      : config_(config), ring_(ring), strings_(strings), windows_(windows) {}
+  Attachment(const Config& config, Ring* ring, Strings* strings, OpenWindows* windows,
+             HoldThreads hold)
+      : config_(config), ring_(ring), strings_(strings), windows_(windows),
+        hold_(std::move(hold)) {}
 
   // When the attach happens, which decides whether it can ever be undone.
   enum class Moment {
@@ -43,12 +51,15 @@ class Attachment {
 
   // At a window's end: takes what CUPTI holds, and adds its whole steps to the proof.
   void Judge(uint64_t whole_steps);
-  // Whether detaching at the end of this step is worth a wait for the device.
-  bool MayDetach(uint32_t thread_id);
+  // Whether detaching at the end of this step is worth a wait for the device: if so, all other
+  // threads that launch are held from now on. `whole_steps`: of the window that ends.
+  bool MayDetach(uint32_t thread_id, uint64_t whole_steps);
+  // Threads that the last `Enable` or `MayDetach` kept waiting.
+  size_t held_threads() const { return held_.size(); }
   // Waits until the current context is idle. False where that is not certain.
   bool Synchronize();
   // Right after `Synchronize`, `Judge` and `Disable`: detaches if it is proved that nothing is in
-  // flight and that only this thread launches. Returns whether it did.
+  // flight and that all threads that launch are this one or held. Returns whether it did.
   bool DetachIfProven(uint32_t thread_id);
 
   void Flush(bool forced = false);
@@ -62,19 +73,28 @@ class Attachment {
   bool EnableKinds(bool only_launches, std::string* error);
   void KeepLaunchesOnly();
   void SeeWhetherTaken(Moment moment, uint32_t thread_id);
-  bool OnlyLauncher(uint32_t thread_id);
-  bool WantsDetach() const;
+  std::vector<uint32_t> OtherLaunchers(uint32_t thread_id);
+  bool OnlyLauncher(uint32_t thread_id) { return OtherLaunchers(thread_id).empty(); }
+  bool HoldOthers(uint32_t thread_id);
+  bool AllHeld(uint32_t thread_id);
+  bool IdleAtAttach();
+  bool CanDetach();
+  Detach WantedDetach() const;
 
   const Config& config_;
   Ring* ring_;
   Strings* strings_;
   OpenWindows* windows_;
+  HoldThreads hold_;
   CuptiApi cupti_;
   DriverApi driver_;
   std::unique_ptr<Activity> activity_;
   std::mutex calls_;  // no flush may run while CUPTI detaches
   std::atomic<bool> attached_{false};
   bool attached_idle_ = false;
+  std::unordered_set<uint32_t> loose_at_attach_;  // threads that were not held then
+  std::vector<uint32_t> held_;
+  uint32_t failed_holds_ = 0;  // in a row
   bool graph_trace_ = false;
   std::vector<CUpti_ActivityKind> enabled_;
   uint64_t records_before_ = 0;  // when the activities went on

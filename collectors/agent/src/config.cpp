@@ -60,13 +60,15 @@ Config Config::FromEnvironment() {
   ReadChoice<Level>("SPANLITE_AGENT_LEVEL", {"off", "ranges", "windows", "continuous"},
                     {Level::kOff, Level::kRanges, Level::kWindows, Level::kContinuous},
                     "off, ranges, windows or continuous", &config.level);
-  ReadChoice<Detach>("SPANLITE_AGENT_DETACH", {"never", "proven"},
-                     {Detach::kNever, Detach::kWhenProven}, "never or proven", &config.detach);
+  ReadChoice<Detach>("SPANLITE_AGENT_DETACH", {"never", "proven", "held"},
+                     {Detach::kNever, Detach::kWhenProven, Detach::kWhenHeld},
+                     "never, proven or held", &config.detach);
   ReadNumber("SPANLITE_AGENT_RING_BYTES", &config.ring_bytes);
   ReadNumber("SPANLITE_AGENT_BUDGET_PCT", &config.budget_ppm, 10'000);
   ReadNumber("SPANLITE_AGENT_WINDOW_STEPS", &config.window_steps);
   ReadNumber("SPANLITE_AGENT_WINDOW_SECONDS", &config.window_every_ns, 1e9);
   ReadNumber("SPANLITE_AGENT_STEP_SLO_MS", &config.step_slo_ns, 1e6);
+  ReadNumber("SPANLITE_AGENT_HOLD_MS", &config.hold_ns, 1e6);
   ReadNumber("SPANLITE_AGENT_LEARN_SECONDS", &config.learn_ns, 1e9);
   ReadNumber("SPANLITE_AGENT_LEARN_STEPS", &config.learn_steps);
   ReadNumber("SPANLITE_AGENT_BUFFER_BYTES", &config.buffer_bytes);

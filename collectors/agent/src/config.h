@@ -17,7 +17,8 @@ struct Config {
   uint32_t window_steps = 10;                   // SPANLITE_AGENT_WINDOW_STEPS
   uint64_t window_every_ns = 20'000'000'000;    // SPANLITE_AGENT_WINDOW_SECONDS: at least this apart
   uint64_t step_slo_ns = 0;                     // SPANLITE_AGENT_STEP_SLO_MS
-  Detach detach = Detach::kWhenProven;          // SPANLITE_AGENT_DETACH: never proven
+  Detach detach = Detach::kWhenProven;          // SPANLITE_AGENT_DETACH: never proven held
+  uint64_t hold_ns = 20'000'000;                // SPANLITE_AGENT_HOLD_MS: wait for other threads
   uint64_t learn_ns = 30'000'000'000;           // SPANLITE_AGENT_LEARN_SECONDS: 0 to leave it out
   uint32_t learn_steps = 20;                    // SPANLITE_AGENT_LEARN_STEPS
   bool api_calls = false;                       // SPANLITE_AGENT_API_CALLS: 1 records every call

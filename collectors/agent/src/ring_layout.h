@@ -44,7 +44,8 @@ struct Control {
   std::atomic<uint32_t> api_calls;        // 1: record every runtime and driver call
 };
 
-enum class Detach : uint32_t { kNever = 0, kWhenProven = 1 };
+// kWhenHeld: also where other threads launch, if they can be held meanwhile.
+enum class Detach : uint32_t { kNever = 0, kWhenProven = 1, kWhenHeld = 2 };
 
 // Written by the agent.
 struct State {

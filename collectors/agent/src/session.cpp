@@ -28,7 +28,8 @@ constexpr uint64_t kFlushAfterNs = 1'000'000'000;
 Session::Session(const Config& config, Ring* ring, Strings* strings)
     : config_(config),
       ring_(ring),
-      attachment_(config, ring, strings, &windows_),
+      attachment_(config, ring, strings, &windows_,
+                  [this](const std::vector<uint32_t>& threads) { return Hold(threads); }),
       budget_(config.budget_ppm, config.window_steps, config.window_every_ns),
       born_ns_(SteadyNs()) {
   Control& control = ring_->header()->control;
@@ -66,14 +67,14 @@ void Session::Work() {
 void Session::Tick(uint64_t now_ns) {
   bool flush, soon = false;
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    std::lock_guard<StepLock> lock(mutex_);
     if (off_) return;
     flush = IsOpen() || now_ns < flush_until_ns_;
   }
   // Not under the lock, where steps would wait for it.
   if (flush) attachment_.Flush();
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    std::lock_guard<StepLock> lock(mutex_);
     const bool no_steps = step_number_ == 0;
     Plan plan;
     if (off_) return;
@@ -103,7 +104,7 @@ void Session::WriteClock() {
   record.uncertainty_ns = (after - before) / 2 + 1;
   bool open;
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    std::lock_guard<StepLock> lock(mutex_);
     open = IsOpen() && !off_;
   }
   if (open) record.cupti_ns = attachment_.CuptiTime();
@@ -135,7 +136,7 @@ bool Session::WantsWindow(uint64_t now_ns, Plan* plan) {
 }
 
 void Session::CudaBegins() {
-  std::lock_guard<std::mutex> lock(mutex_);
+  std::lock_guard<StepLock> lock(mutex_);
   const Level level = WantedLevel();
   if (off_ || IsOpen() || attachment_.attached() || level < Level::kWindows) return;
   const bool learn = config_.learn_ns != 0 || config_.graph_trace || config_.hw_trace;
@@ -148,7 +149,7 @@ void Session::CudaBegins() {
 }
 
 void Session::StepBegins(uint32_t thread_id) {
-  std::lock_guard<std::mutex> lock(mutex_);
+  AtBoundary lock(&mutex_, thread_id);
   last_step_ns_ = SteadyNs();
   Plan plan;
   if (off_ || IsOpen() || !WantsWindow(last_step_ns_, &plan)) return;
@@ -156,7 +157,7 @@ void Session::StepBegins(uint32_t thread_id) {
 }
 
 void Session::StepEnds(uint32_t thread_id, uint32_t name, uint64_t start_ns, uint64_t end_ns) {
-  std::lock_guard<std::mutex> lock(mutex_);
+  AtBoundary lock(&mutex_, thread_id);
   last_step_ns_ = SteadyNs();
   StepRecord record{};
   record.start_ns = start_ns;
@@ -176,6 +177,10 @@ void Session::CountStep(uint32_t thread_id, StepRecord* record) {
   const Control& control = ring_->header()->control;
   const uint64_t slo_ns = control.step_slo_ns.load(std::memory_order_relaxed);
   last_duration_ns_ = duration_ns;
+  if (!IsOpen() && record->start_ns < last_close_ns_) {
+    record->window = last_window_;  // another thread's step closed it: this one was cut
+    return;
+  }
   if (!IsOpen()) {
     if (slo_ns != 0 && duration_ns > slo_ns) slo_broken_ = true;
     return budget_.StepOutside(duration_ns, attachment_.attached());
@@ -190,8 +195,11 @@ void Session::CountStep(uint32_t thread_id, StepRecord* record) {
   ++window_.steps;
   ring_->header()->state.steps_covered.fetch_add(1, std::memory_order_relaxed);
   if (!Full(last_step_ns_) && !Unwanted()) return;
-  // Another thread's step may be under way at this moment; then nothing is detached.
-  if (window_thread_ == 0 || thread_id == window_thread_) Finish(thread_id);
+  // Another thread's step may be under way at this moment; unless that can be held at its end,
+  // nothing is detached.
+  const bool may_hold = control.detach.load(std::memory_order_relaxed) ==
+                        static_cast<uint32_t>(Detach::kWhenHeld);
+  if (window_thread_ == 0 || thread_id == window_thread_ || may_hold) Finish(thread_id);
   else FinishSoon();
 }
 
@@ -214,7 +222,7 @@ void Session::Open(const Plan& plan, Moment moment, uint32_t thread_id) {
   if (!attachment_.Enable(moment, thread_id, all_calls, &error)) return SwitchOff(error);
   window_thread_ = thread_id;
   Start(plan);
-  fixed_ns_ = moment == Moment::kStepBoundary ? opened_ns_ - began_ns : 0;
+  fixed_ns_ = moment == Moment::kStepBoundary ? CostSince(began_ns) : 0;
 }
 
 void Session::Start(const Plan& plan) {
@@ -235,11 +243,22 @@ void Session::Start(const Plan& plan) {
 
 void Session::Finish(uint32_t thread_id) {
   const uint64_t began_ns = SteadyNs();
-  if (!attachment_.MayDetach(thread_id) || !attachment_.Synchronize()) return FinishSoon();
+  if (!attachment_.MayDetach(thread_id, window_.steps) || !attachment_.Synchronize()) {
+    fixed_ns_ += CostSince(began_ns);
+    return FinishSoon();
+  }
   Close();
   attachment_.DetachIfProven(thread_id);
   // Paid by the application: the next window's distance takes it into account.
-  budget_.WindowClosed(SteadyNs(), fixed_ns_ + SteadyNs() - began_ns);
+  budget_.WindowClosed(SteadyNs(), fixed_ns_ + CostSince(began_ns));
+}
+
+bool Session::Hold(const std::vector<uint32_t>& threads) {
+  return mutex_.Hold(threads, config_.hold_ns);
+}
+
+uint64_t Session::CostSince(uint64_t began_ns) const {
+  return (SteadyNs() - began_ns) * (1 + attachment_.held_threads());
 }
 
 void Session::FinishSoon() {
@@ -259,6 +278,8 @@ void Session::Close() {
     budget_.WindowClosed(SteadyNs(), 0);
   }
   Report();
+  last_window_ = window_.window;
+  last_close_ns_ = window_.close_ns;
   window_ = WindowRecord{};
   close_at_ns_ = 0;
   flush_until_ns_ = SteadyNs() + kFlushAfterNs;
@@ -304,7 +325,7 @@ void Session::Shutdown() {
   }
   wake_.notify_all();
   if (worker_.joinable()) worker_.join();
-  std::lock_guard<std::mutex> lock(mutex_);
+  std::lock_guard<StepLock> lock(mutex_);
   if (IsOpen() && !off_) {
     attachment_.Flush(true);  // the process ends: take what is there, finished or not
     if (close_at_ns_ == 0) window_.partial = 1;

@@ -12,12 +12,14 @@
 #include <mutex>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "attachment.h"
 #include "budget.h"
 #include "config.h"
 #include "open_windows.h"
 #include "ring.h"
+#include "step_lock.h"
 #include "steps.h"
 #include "string_table.h"
 
@@ -50,6 +52,9 @@ class Session : public StepObserver {
   bool WantsWindow(uint64_t now_ns, Plan* plan);
   void Open(const Plan& plan, Moment moment, uint32_t thread_id);
   void Start(const Plan& plan);
+  bool Hold(const std::vector<uint32_t>& threads);
+  // What a stretch of time cost, with that of the threads held meanwhile.
+  uint64_t CostSince(uint64_t began_ns) const;
   // The window has what it wanted; closes now, or soon from our own thread.
   void Finish(uint32_t thread_id);
   void FinishSoon();
@@ -67,7 +72,7 @@ class Session : public StepObserver {
   OpenWindows windows_;
   Attachment attachment_;
 
-  std::mutex mutex_;  // guards all below; never held in a CUPTI callback
+  StepLock mutex_;  // guards all below; never held in a CUPTI callback
   Budget budget_;
   bool off_ = false;
   WindowRecord window_{};  // window 0: none is open
@@ -83,6 +88,8 @@ class Session : public StepObserver {
   uint64_t steps_at_last_close_ = 0;
   uint64_t last_step_ns_ = 0;
   uint64_t last_duration_ns_ = 0;
+  uint32_t last_window_ = 0;  // the last that closed, and when
+  uint64_t last_close_ns_ = 0;
   uint32_t next_window_ = 1;
   const uint64_t born_ns_;
 

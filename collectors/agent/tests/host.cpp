@@ -38,10 +38,11 @@ struct Settings {
   uint64_t blast = 0;        // launch this many kernels in one go before the steps
   uint64_t warm_up = 0;      // launches outside any range before the first step
   uint64_t side = 0;         // 1: a second thread launches now and then, without ranges
+  uint64_t side_until = 0;   // it ends at this step; 0: at the end
 };
 
 Settings g_settings;
-std::atomic<uint64_t> g_launched{0}, g_calls{0};
+std::atomic<uint64_t> g_launched{0}, g_calls{0}, g_step{0};
 
 void Parse(int argc, char** argv) {
   const std::map<std::string, uint64_t*> known = {
@@ -53,7 +54,7 @@ void Parse(int argc, char** argv) {
       {"fork_at", &g_settings.fork_at}, {"take_over_at", &g_settings.take_over_at},
       {"exit", &g_settings.exit},       {"unique", &g_settings.unique},
       {"blast", &g_settings.blast},     {"warm_up", &g_settings.warm_up},
-      {"side", &g_settings.side},
+      {"side", &g_settings.side},       {"side_until", &g_settings.side_until},
   };
   for (int i = 1; i < argc; ++i) {
     const char* equals = std::strchr(argv[i], '=');
@@ -115,6 +116,7 @@ void Decode(uint64_t thread, uint64_t first, uint64_t last) {
   const uint32_t graph =
       g_settings.graph ? standin_graph(static_cast<uint32_t>(g_settings.kernels)) : 0;
   for (uint64_t step = first; step < last; ++step) {
+    g_step = step;
     if (g_settings.take_over_at != 0 && step == g_settings.take_over_at) TakeOver();
     const std::string name = "step:" + std::to_string(step);
     if (g_settings.named) nvtxRangePushA(g_settings.unique ? name.c_str() : "step:decode");
@@ -129,7 +131,7 @@ void Decode(uint64_t thread, uint64_t first, uint64_t last) {
 // Launches work the steps know nothing of, with no range around it.
 void Side(const std::atomic<bool>& stop) {
   standin_context(0);
-  while (!stop) {
+  while (!stop && (g_settings.side_until == 0 || g_step < g_settings.side_until)) {
     standin_launch(99, "side_kernel", 300'000);
     usleep(500);
   }

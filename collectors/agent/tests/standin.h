@@ -36,6 +36,8 @@ void standin_graph_launch(uint32_t graph, uint32_t stream, uint64_t node_ns);
 uint32_t standin_graphs();
 // Work that has not ended.
 bool standin_busy();
+// While CUPTI detaches, which takes a moment, a call ends the process.
+void standin_detaching(bool now);
 // Whether a thread other than the caller has made calls in the last 50 ms.
 bool standin_others_call();
 }

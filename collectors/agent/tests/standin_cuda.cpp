@@ -29,6 +29,7 @@ std::atomic<uint32_t> g_correlation{0}, g_contexts{0};
 std::atomic<const StandinHooks*> g_hooks{nullptr};
 constexpr uint64_t kLatelyNs = 50'000'000;
 std::map<uint32_t, uint64_t> g_callers;  // thread: its last call
+std::atomic<bool> g_detaching{false};
 thread_local uint32_t t_context = 0, t_device = 0;
 
 uint32_t ThreadId() { return static_cast<uint32_t>(syscall(SYS_gettid)); }
@@ -48,6 +49,10 @@ void Run(StandinWork work, uint64_t duration_ns) {
 
 template <typename Body>
 void Call(StandinCall::Kind kind, Body body) {
+  if (g_detaching) {
+    std::fprintf(stderr, "stand-in: unspecified launch failure: a call while CUPTI detaches\n");
+    std::abort();
+  }
   StandinCall call{kind, ThreadId(), ++g_correlation, spanlite::NowNs(), 0};
   body(call.correlation_id);
   call.end_ns = spanlite::NowNs();
@@ -163,6 +168,8 @@ bool standin_others_call() {
     if (thread != ThreadId() && last_ns > lately) return true;
   return false;
 }
+
+void standin_detaching(bool now) { g_detaching = now; }
 
 bool standin_busy() { return spanlite::NowNs() < g_last_end; }
 

@@ -1,7 +1,7 @@
 // The stand-in CUPTI: activity records of the stand-in device, delivered in buffers from a
 // thread of its own. It does what the real one was seen to do, also where that is unkind:
-// detaching with work in flight, or after an attach with work in flight, ends the process; so
-// does graph trace after a graph exists, and switching single calls' records while other threads
+// detaching with work in flight, or after an attach with work in flight, or while another thread
+// makes a call, ends the process; so does graph trace after a graph exists, and switching single calls' records while other threads
 // make calls; work still running when its activity goes off leaves no
 // record. Faults on request:
 //   STANDIN_REFUSE=register|kernels        another profiler, MPS
@@ -424,6 +424,9 @@ CUptiResult cuptiFinalize() {
   if (standin_busy()) Die("detached with work in flight");
   if (c.poisoned) Die("detached after an attach with work in flight");
   ++c.counts["finalize"];
+  standin_detaching(true);
+  std::this_thread::sleep_for(std::chrono::milliseconds(2));  // as long as the real one
+  standin_detaching(false);
   standin_watch(nullptr);
   c.attached = false;
   c.kinds.clear();
