@@ -155,7 +155,8 @@ class RingSource:
         self._processes: dict[Path, _Process] = {}
         self._refused: dict[Path, float] = {}
         self._stop = threading.Event()
-        self._lock = threading.Lock()
+        # A value that a drain brings may ask for a capture.
+        self._lock = threading.RLock()
         self._thread = threading.Thread(target=self._run, name="rings", daemon=True)
         self.damaged_rings = 0
 

@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import argparse
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from prometheus_client import CollectorRegistry
 from spanlite.errors import ServiceError, UsageError
 
 from spanlite_collectors.agent import ring
+from spanlite_collectors.agent.convert import Sample
 from spanlite_collectors.agent.layout import Level
 from spanlite_collectors.agent.metrics import AgentMetrics, CustomMetrics
 from spanlite_collectors.agent.nvml import open_nvml
 from spanlite_collectors.agent.source import RingOptions, RingSource, folders_of
+from spanlite_collectors.agent.triggers import (
+    QUEUE_METRIC,
+    SERVER_METRICS,
+    CaptureTrigger,
+    QueuePage,
+    QueueWatch,
+)
 from spanlite_collectors.commands.capture import LEVELS, add_folder_argument
 from spanlite_collectors.daemon import Source
 from spanlite_collectors.redaction import RedactingSink, Redaction
@@ -28,6 +36,18 @@ def add_gpu_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--no-agent", action="store_true", help="leave rings of agents alone")
     group.add_argument(
         "--level", choices=LEVELS, help="what agents record (default: what each was started with)"
+    )
+    group.add_argument(
+        "--queue-page",
+        metavar="URL",
+        help="a server's Prometheus page: when its queue grows, capture a window",
+    )
+    group.add_argument(
+        "--queue-metric",
+        action="append",
+        metavar="NAME",
+        help=f"what its length is called, on that page or as a gauge of spanlite.instrument "
+        f"(default: {QUEUE_METRIC} and those of vLLM, SGLang and TGI)",
     )
     group.add_argument("--no-nvml", action="store_true", help="do not read GPU figures from NVML")
     group = parser.add_argument_group("what may leave this host")
@@ -61,26 +81,6 @@ def redaction_of(args: argparse.Namespace) -> Redaction:
     return Redaction(args.allow_attribute, tuple(args.hash_attribute), key)
 
 
-class ThrottleCapture:
-    """Opens a window when a GPU is held down, so that the slow minute is the one that is seen."""
-
-    #: A GPU at its power limit goes in and out of it many times a second.
-    QUIET_S = 60.0
-    STEPS = 20
-
-    def __init__(self, rings: RingSource, say: Callable[[str], None]) -> None:
-        self._rings, self._say = rings, say
-        self._next = 0.0
-
-    def __call__(self, text: str) -> None:
-        """Capture, if the last one is long past."""
-        if time.monotonic() < self._next:
-            return
-        self._next = time.monotonic() + self.QUIET_S
-        asked = self._rings.capture(self.STEPS)
-        self._say(f"clocks are held down ({text}): asked {asked} processes for {self.STEPS} steps")
-
-
 class GpuHost:
     """The sources that the flags ask for, and the redacting way to the sink."""
 
@@ -105,9 +105,19 @@ class GpuHost:
         )
         if sampler is not None:
             options.describe_gpus = sampler.gpus_of
-        rings = RingSource(self.sink, options, say=say, sampled=custom.take)
+        names = tuple(args.queue_metric or (QUEUE_METRIC, *SERVER_METRICS))
+        queues = QueueWatch(lambda text: grown(text), names)
+
+        def sampled(resource: Mapping[str, Any], sample: Sample) -> None:
+            custom.take(resource, sample)
+            queues.take(resource, sample)
+
+        rings = RingSource(self.sink, options, say=say, sampled=sampled)
+        grown = CaptureTrigger(rings, say, "a queue grows")
+        if args.queue_page:
+            self.sources.append(QueuePage(args.queue_page, queues, names, say))
         if sampler is not None:
-            sampler.on_throttle = ThrottleCapture(rings, say)
+            sampler.on_throttle = CaptureTrigger(rings, say, "clocks are held down")
         registry.register(AgentMetrics(rings))
         registry.register(custom)
         self.sources.append(rings)

@@ -145,6 +145,8 @@ def registered() -> list[Metric]:
     return list(_registry.values())
 
 
+#: How many requests wait. The collector opens a capture window when it grows.
+QUEUE_LENGTH = gauge("queue.length")
 #: How long the cosines of rotary embeddings took, in ms.
 ROPE_COSINE_COMPUTE_MS = histogram("rope.cosine_compute_ms")
 #: The largest inverse frequency in use, of each sequence.

@@ -7,7 +7,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from ring_writer import RingWriter
 from spanlite_collectors.agent.nvml import NvmlSampler
 from spanlite_collectors.agent.source import RingOptions, RingSource
-from spanlite_collectors.commands.gpu_host import ThrottleCapture
+from spanlite_collectors.agent.triggers import CaptureTrigger
 from spanlite_collectors.sinks import MemorySink
 
 
@@ -129,7 +129,7 @@ def test_a_gpu_that_begins_to_throttle_opens_a_window_once_a_minute(nvml, tmp_pa
     rings = RingSource(MemorySink(), RingOptions([tmp_path]))
     rings.step()
     sampler = NvmlSampler(nvml)
-    sampler.on_throttle = ThrottleCapture(rings, said.append)
+    sampler.on_throttle = CaptureTrigger(rings, said.append, "clocks are held down")
     sampler.sample()
     assert writer.control_word(1) == 0
     for bits in (0x4, 0x4, 0, 0x4):
