@@ -4,7 +4,7 @@
 compute capability holds.
 """
 
-from spanlite.occupancy.limits import KNOWN_GPUS, SM_LIMITS, SmLimits, limits_of
+from spanlite.occupancy.limits import KNOWN_GPUS, SM_LIMITS, SmLimits, known_gpu, limits_of
 from spanlite.occupancy.rules import UNLIMITED, Limiter, Occupancy, occupancy
 
 __all__ = [
@@ -14,6 +14,7 @@ __all__ = [
     "Limiter",
     "Occupancy",
     "SmLimits",
+    "known_gpu",
     "limits_of",
     "occupancy",
 ]

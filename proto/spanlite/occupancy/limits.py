@@ -122,20 +122,29 @@ _ALL = (
 #: By (major, minor).
 SM_LIMITS: dict[tuple[int, int], SmLimits] = {sm.compute_capability: sm for sm in _ALL}
 
-#: Names that traces and people use, in lower case: the compute capability and the SMs.
-#: `nvidia-smi` prints such a name; parts of it are enough ("NVIDIA H200" holds "h200").
+#: Words of the names that traces and `nvidia-smi` use: the compute capability and the SMs.
 KNOWN_GPUS: dict[str, tuple[tuple[int, int], int]] = {
+    "h100 pcie": ((9, 0), 114),
     "v100": ((7, 0), 80),
     "t4": ((7, 5), 40),
     "a100": ((8, 0), 108),
     "a10": ((8, 6), 72),
     "l4": ((8, 9), 58),
     "l40s": ((8, 9), 142),
-    "h100 pcie": ((9, 0), 114),
     "h100": ((9, 0), 132),
     "h200": ((9, 0), 132),
+    "gh200": ((9, 0), 132),
     "b200": ((10, 0), 148),
 }
+
+
+def known_gpu(name: str) -> tuple[SmLimits, int] | None:
+    """Limits and number of SMs for a name such as `NVIDIA H100 80GB HBM3`; None: unknown."""
+    words = set(name.lower().replace("-", " ").split())
+    for known, (capability, sms) in KNOWN_GPUS.items():
+        if words.issuperset(known.split()):
+            return SM_LIMITS[capability], sms
+    return None
 
 
 def limits_of(compute_capability: str | int | tuple[int, int]) -> SmLimits:

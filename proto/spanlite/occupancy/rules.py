@@ -105,6 +105,7 @@ def occupancy(
     carveout_percent: ArrayLike = CARVEOUT_DEFAULT,
     barriers: ArrayLike = 1,
     max_dynamic_shared_bytes: ArrayLike | None = None,
+    shared_config_bytes: ArrayLike | None = None,
 ) -> Occupancy:
     """Blocks and warps that one SM holds, for arrays that broadcast against each other.
 
@@ -113,7 +114,9 @@ def occupancy(
     `carveout_percent`: the kernel's preferred share of shared memory, -1 to 100.
     `barriers`: named barriers of the kernel, as `ptxas -v` says; counts from 9.0 on.
     `max_dynamic_shared_bytes`: the kernel's opt-in (`cudaFuncSetAttribute`); none: as much as
-    the launch asks for. Raises UsageError for values that no kernel can have.
+    the launch asks for. `shared_config_bytes`: what the SM's shared memory was set to, where a
+    profiler says so (for a launch without a preference the driver takes no more than the launch
+    needs); it overrides `carveout_percent`. Raises UsageError for values that no kernel can have.
     """
     sm = compute_capability
     limits = sm if isinstance(sm, SmLimits) else limits_of(sm)
@@ -127,15 +130,19 @@ def occupancy(
         "carveout_percent": carveout_percent,
         "barriers": barriers,
         "max_dynamic_shared_bytes": opt_in,
+        "shared_config_bytes": 0 if shared_config_bytes is None else shared_config_bytes,
     }
     given = [np.asarray(value, np.int64) for value in named.values()]
     for name, value in zip(named, given, strict=True):
         _check(name, value)
-    threads, registers, static, dynamic, carveout, barriers, opt_in = np.broadcast_arrays(*given)
+    threads, registers, static, dynamic, carveout, barriers, opt_in, setting = (
+        np.broadcast_arrays(*given)
+    )
     warps = _ceil_div(threads, WARP_THREADS)
     by_warps = np.where(threads > MAX_THREADS_PER_BLOCK, 0, limits.max_warps // warps)
     by_registers, registers_per_block = _by_registers(limits, warps, registers)
-    by_shared, shared, carved = _by_shared(limits, static, dynamic, carveout, opt_in)
+    wish = _wish(limits, carveout) if shared_config_bytes is None else setting
+    by_shared, shared, carved = _by_shared(limits, static, dynamic, wish, opt_in)
     by_blocks = np.full_like(warps, limits.max_blocks)
     by_barriers = _by_barriers(limits, barriers)
     each = np.stack([by_warps, by_registers, by_shared, by_blocks, by_barriers])
@@ -189,7 +196,7 @@ def _by_registers(sm: SmLimits, warps: Ints, registers: Ints) -> tuple[Ints, Int
 
 
 def _by_shared(
-    sm: SmLimits, static: Ints, dynamic: Ints, carveout: Ints, opt_in: Ints
+    sm: SmLimits, static: Ints, dynamic: Ints, wish: Ints, opt_in: Ints
 ) -> tuple[Ints, Ints, Ints]:
     """Blocks, bytes that a block gets, and what the SM is set to."""
     fixed = static + sm.reserved_shared_bytes
@@ -197,12 +204,15 @@ def _by_shared(
     opted = fixed + opt_in > SHARED_WITHOUT_OPT_IN_BYTES
     most = np.where(opted, sm.shared_per_block_bytes, SHARED_WITHOUT_OPT_IN_BYTES)
     cannot = (dynamic > opt_in) | (each > most + sm.reserved_shared_bytes)
-    percent = np.where(carveout == CARVEOUT_DEFAULT, 100, carveout)
-    wish = _carve(sm, sm.shared_bytes * percent // 100)
     # A wish too small for one block is not followed; then the SM gets just enough for one.
     carved = np.where(wish >= each, wish, _carve(sm, np.minimum(each, sm.shared_bytes)))
     blocks = np.where(each == 0, UNLIMITED, carved // np.maximum(each, 1))
     return np.where(cannot, 0, blocks), each, carved
+
+
+def _wish(sm: SmLimits, percent: Ints) -> Ints:
+    """The setting that a preference asks for."""
+    return _carve(sm, sm.shared_bytes * np.where(percent == CARVEOUT_DEFAULT, 100, percent) // 100)
 
 
 def _carve(sm: SmLimits, size: Ints) -> Ints:

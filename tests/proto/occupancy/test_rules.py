@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from spanlite.errors import UsageError
-from spanlite.occupancy import KNOWN_GPUS, SM_LIMITS, Limiter, limits_of, occupancy
+from spanlite.occupancy import KNOWN_GPUS, SM_LIMITS, Limiter, known_gpu, limits_of, occupancy
 
 
 def test_by_hand_on_hopper() -> None:
@@ -50,6 +50,12 @@ def test_carveout_is_rounded_up_to_what_the_sm_offers() -> None:
     assert got.blocks.tolist() == [1, 2, 4, 8, 14, 14]
 
 
+def test_the_setting_a_profiler_saw() -> None:
+    # `transpose_conflict` on an H200: 4 KiB static, the driver had set the SM to 16 KiB.
+    got = occupancy("9.0", 1024, 16, 4096, shared_config_bytes=16 * 1024)
+    assert (int(got.blocks_by_shared), int(got.carveout_bytes)) == (3, 16 * 1024)
+
+
 def test_arguments_broadcast() -> None:
     got = occupancy("8.0", np.array([64, 128, 256])[:, None], np.array([32, 64]))
     assert got.blocks.shape == got.fraction.shape == (3, 2)
@@ -76,8 +82,16 @@ def test_values_no_kernel_has() -> None:
         occupancy("9.0", 32, 16, 0, -1)
 
 
-def test_known_gpus_have_limits() -> None:
+def test_gpus_by_name() -> None:
     assert all(capability in SM_LIMITS for capability, _ in KNOWN_GPUS.values())
+    for name, sms in {
+        "NVIDIA A100-SXM4-80GB": 108,
+        "NVIDIA L4": 58,
+        "NVIDIA H100 PCIe": 114,
+    }.items():
+        found = known_gpu(name)
+        assert found is not None and found[1] == sms
+    assert known_gpu("AMD Instinct MI300X") is None
 
 
 @given(

@@ -1,0 +1,82 @@
+"""The launches of kernels in an archive, one row a configuration."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from spanlite.archive.layout import Archive
+from spanlite.occupancy import SmLimits, known_gpu, limits_of
+from spanlite.timewindow import TimeWindow
+
+from spanlite_analytics.lab.occupancy import Launch
+from spanlite_analytics.views import quote, reading
+
+#: Hopper, where a trace does not say which GPU it was.
+DEFAULT_CAPABILITY = "9.0"
+DEFAULT_SMS = 132
+
+_SQL = """
+SELECT name, grid_x::BIGINT * grid_y * grid_z AS grid, block_x * block_y * block_z AS block,
+    coalesce(cluster_x * cluster_y * cluster_z, 0) AS cluster,
+    coalesce(registers_per_thread, 0) AS registers,
+    coalesce(static_shared_bytes, 0) AS static_shared,
+    coalesce(dynamic_shared_bytes, 0) AS dynamic_shared,
+    coalesce(json_extract_string(resource, '$."gpu.name"'), '') AS gpu,
+    sum(sampling_weight) AS launches, sum(duration_ns * sampling_weight) AS total_ns,
+    median(duration_ns) AS median_ns, min(duration_ns) AS min_ns, max(duration_ns) AS max_ns
+FROM spans
+WHERE kind = 'kernel' AND grid_x IS NOT NULL AND block_x IS NOT NULL {condition}
+GROUP BY ALL ORDER BY total_ns DESC, name LIMIT {limit}
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """One launch configuration of a kernel, and how often and long it ran.
+
+    `launches` and `total_ns` count each kept span with its sampling weight.
+    """
+
+    name: str
+    gpu: str
+    launch: Launch
+    launches: float
+    total_ns: float
+    median_ns: float
+    min_ns: int
+    max_ns: int
+
+
+def launches(
+    archive: Archive, window: TimeWindow, pattern: str = "", limit: int = 20
+) -> list[Seen]:
+    """Launches of kernels whose name holds `pattern`, the most time first.
+
+    `%` and `_` in the pattern mean themselves; case does not matter.
+    """
+    condition = f"AND contains(lower(name), lower({quote(pattern)}))" if pattern else ""
+    sql = _SQL.format(condition=condition, limit=int(limit))
+    rows = reading(archive, window, lambda con: con.execute(sql).fetchall())
+    return [
+        Seen(
+            name,
+            gpu,
+            Launch(
+                block, registers, static, dynamic, grid_blocks=grid, cluster_blocks=cluster or 1
+            ),
+            *times,
+        )
+        for name, grid, block, cluster, registers, static, dynamic, gpu, *times in rows
+    ]
+
+
+def gpu_of(name: str, capability: str | None, sms: int | None) -> tuple[SmLimits, int, bool]:
+    """Limits, SMs, and whether they are a guess: words of the user first, then the trace's."""
+    known = known_gpu(name)
+    if capability:
+        sm = limits_of(capability)
+        same = known is not None and known[0] == sm
+        return sm, sms or (known[1] if known and same else DEFAULT_SMS), not (sms or same)
+    if known:
+        return known[0], sms or known[1], False
+    return limits_of(DEFAULT_CAPABILITY), sms or DEFAULT_SMS, True
