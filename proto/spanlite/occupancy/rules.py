@@ -135,8 +135,8 @@ def occupancy(
     given = [np.asarray(value, np.int64) for value in named.values()]
     for name, value in zip(named, given, strict=True):
         _check(name, value)
-    threads, registers, static, dynamic, carveout, barriers, opt_in, setting = (
-        np.broadcast_arrays(*given)
+    threads, registers, static, dynamic, carveout, barriers, opt_in, setting = np.broadcast_arrays(
+        *given
     )
     warps = _ceil_div(threads, WARP_THREADS)
     by_warps = np.where(threads > MAX_THREADS_PER_BLOCK, 0, limits.max_warps // warps)
