@@ -12,7 +12,8 @@ $(UV): scripts/bootstrap
 	scripts/bootstrap
 
 .venv/.done: uv.lock pyproject.toml $(wildcard */pyproject.toml) | $(UV)
-	$(UV) sync --quiet --frozen --all-packages --extra flink --extra lab
+	$(UV) sync --quiet --frozen --compile-bytecode --all-packages --extra flink --extra lab
+	$(RUN)python -m compileall -q proto collectors pipeline replay analytics deploy
 	touch $@
 
 pipeline/spanlite_pipeline/jars/.done: pipeline/java/pom.xml $(shell find pipeline/java/src -type f 2>/dev/null)

@@ -151,8 +151,8 @@ class Batcher:
         entry = self._open.pop(key)
         self.pending_spans -= entry.spans
         whole = join(entry.parts)
-        # Even pieces: 17k spans make two batches of 8.5k, not one of 16k and one of 1k.
-        pieces = -(-whole.num_rows // self._batch_spans)
+        # Even pieces of about that size: 17k spans make one batch, 30k make two of 15k.
+        pieces = max(1, round(whole.num_rows / self._batch_spans))
         size = -(-whole.num_rows // pieces)
         for start in range(0, whole.num_rows, size):
             yield Ready(entry.bucket, entry.resource, whole.slice(start, size))

@@ -232,7 +232,7 @@ class Bucket:
 
     def _restore_batch(self, number: int, entry: bytes, bits: bytes | None) -> None:
         raw = pending.unpack_raw(entry)
-        view = BatchView(raw)
+        view = BatchView(raw, checked=True)
         grouping = Grouping(view)
         arrival = pending.unpack_arrival(entry, grouping.traces)
         batch = self._take(number, entry, view, grouping)

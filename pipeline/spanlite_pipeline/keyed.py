@@ -13,6 +13,7 @@ from spanlite.archive.layout import KERNEL_MINUTES, LEDGER, TRACES
 from spanlite_pipeline import tables
 from spanlite_pipeline.bucket_state import Bucket
 from spanlite_pipeline.frames import Output, read_message
+from spanlite_pipeline.memory import keep_freed_memory
 from spanlite_pipeline.sampling import RuleSet
 from spanlite_pipeline.settings import BucketSettings
 
@@ -45,6 +46,7 @@ class BucketFunction(KeyedProcessFunction):  # type: ignore[misc]
 
     def open(self, runtime_context: RuntimeContext) -> None:
         """Called by Flink, also after each restart: memory is empty, the state is not."""
+        keep_freed_memory()
         descriptor = MapStateDescriptor(
             "bucket", Types.STRING(), Types.PRIMITIVE_ARRAY(Types.BYTE())
         )

@@ -108,7 +108,7 @@ class PendingBatch:
 
     def write(self, builder: SpanFileBuilder, each: Array) -> int:
         """Add the spans of traces whose weight in `each` is above 0; returns how many."""
-        view = BatchView(unpack_raw(self.entry))
+        view = BatchView(unpack_raw(self.entry), checked=True)
         weights = each[view.trace_index.astype(np.int64)]
         rows = np.flatnonzero(weights > 0)
         probability = view.header.sampling_probability

@@ -96,11 +96,13 @@ def _site(view: BatchView, at: Array) -> Array:
 
 
 def _site_groups(view: BatchView) -> _SiteGroups:
-    keys = np.stack(
-        [view.site_column(name).astype(np.int64) for name in ("device", "kind", "name")], axis=1
+    # Below 2^32 devices, 2^8 kinds, and fewer strings than a message has bytes (2^24).
+    device, kind, name = (
+        view.site_column(column).astype(np.uint64) for column in ("device", "kind", "name")
     )
-    _, first, group = np.unique(keys, axis=0, return_index=True, return_inverse=True)
-    return _SiteGroups(group.ravel(), first)
+    keys = (device << np.uint64(32)) | (kind << np.uint64(24)) | name
+    _, first, group = np.unique(keys, return_index=True, return_inverse=True)
+    return _SiteGroups(group, first)
 
 
 def _groups(view: BatchView) -> tuple[_SiteGroups, Array, Array]:

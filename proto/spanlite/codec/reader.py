@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -39,9 +40,12 @@ class BatchView:
 
     `column(name)` gives numpy arrays of shape (span_count,); `to_arrow(rows)` the chosen
     rows in SPAN_SCHEMA. Raises WireError on anything malformed, in the constructor.
+
+    `checked`: these very bytes made a view before, so that the checks can be left out. Of
+    bytes that did not, such a view may raise anything or be wrong.
     """
 
-    def __init__(self, data: bytes) -> None:
+    def __init__(self, data: bytes, checked: bool = False) -> None:
         self.header = read_header(data)
         self.count: int = self.header.span_count
         self._raw = parse(batch_handler(), [data])
@@ -50,18 +54,21 @@ class BatchView:
         self.strings: pa.StringArray = self._raw.column("strings").values
         self.trace_low: npt.NDArray[np.uint64] = self._values("trace_id_low")
         self.trace_high: npt.NDArray[np.uint64] = self._high_half("trace_id", self.trace_low)
-        self.resource = self._read_resource()
-        self._check()
+        self._site_count = len(self._values("sites.name_delta"))
+        if not checked:
+            self._check()
 
     def _values(self, wire: str) -> Array:
         """A column as it is on the wire; `sites.` and `launches.` go before their columns."""
-        values = self._read.get(wire)
-        if values is None:
-            table, _, name = wire.rpartition(".")
-            column = self._raw.column(table or wire)
-            values = (column.field(name) if table else column).values.to_numpy()
-            self._read[wire] = values
-        return values
+        if wire not in self._read:
+            table, _, _ = wire.rpartition(".")
+            if table:
+                struct = self._raw.column(table)
+                names = (f"{table}.{item.name}" for item in struct.type)
+                self._read.update(zip(names, map(_list_values, struct.flatten()), strict=True))
+            else:
+                self._read[wire] = _list_values(self._raw.column(wire))
+        return self._read[wire]
 
     def _high_half(self, prefix: str, low: Array) -> Array:
         high = self._values(f"{prefix}_high")
@@ -69,7 +76,9 @@ class BatchView:
             raise WireError("malformed", f"{prefix}_low and {prefix}_high differ in length")
         return high if len(high) else np.zeros(len(low), dtype=np.uint64)
 
-    def _read_resource(self) -> dict[str, Any]:
+    @cached_property
+    def resource(self) -> dict[str, Any]:
+        """Attributes of the process that the spans are of."""
         item = self._raw.column("resource")[0].as_py() or {}
         keys, values = item.get("keys") or [], item.get("values_json") or []
         if len(keys) != len(values):
@@ -80,6 +89,7 @@ class BatchView:
             raise WireError("malformed", f"resource: {error}") from None
 
     def _check(self) -> None:
+        _ = self.resource
         for wire in SPAN_COLUMNS:
             col.check_length(wire, len(self._values(wire)), self.count)
         for wire in ("start_low_bits", "duration_low_bits"):
@@ -100,7 +110,7 @@ class BatchView:
             )
 
     def _check_sites(self) -> None:
-        sites = self._site_count = len(self._values("sites.name_delta"))
+        sites = self._site_count
         for wire in (*SITE_COLUMNS.values(), "launch", "start_from_end"):
             col.check_length(f"sites.{wire}", len(self._values(f"sites.{wire}")), sites)
         for wire, limit in SITE_LIMITS.items():
@@ -109,7 +119,6 @@ class BatchView:
         sizes = {len(self._values(f"launches.{name}")) for name in LAUNCH_COLUMNS} - {0}
         if len(sizes) > 1:
             raise WireError("malformed", "the launch table's columns differ in length")
-        self._launch_count = max(sizes, default=0)
         col.check_below("sites.launch", self._values("sites.launch"), self._launch_count + 1)
         if self.count:
             col.check_below("site_delta", self.site_index, sites)
@@ -118,16 +127,26 @@ class BatchView:
         rows, targets = self._values("link_row_delta"), self._values("link_target")
         if len(rows) != len(targets):
             raise WireError("malformed", f"{len(rows)} link rows, {len(targets)} link targets")
-        low = self._values("linked_trace_id_low")
-        high = self._high_half("linked_trace_id", low)
-        spans = self._values("linked_span_id_delta")
+        low, _, spans = self._linked
         if len(spans) != len(low):
             raise WireError("malformed", "the columns of linked spans differ in length")
-        # 32-bit steps, and fewer of them than a message has bytes: no overflow in 64 bits.
-        self._link_rows = np.cumsum(rows, dtype=np.int64)
         col.check_below("link_row_delta", self._link_rows[-1:], self.count)
         col.check_below("link_target", targets, len(low))
-        self._linked = (low, high, np.cumsum(spans.view(np.uint64), dtype=np.uint64))
+
+    @cached_property
+    def _launch_count(self) -> int:
+        return max(len(self._values(f"launches.{name}")) for name in LAUNCH_COLUMNS)
+
+    @cached_property
+    def _link_rows(self) -> npt.NDArray[np.int64]:
+        # 32-bit steps, and fewer of them than a message has bytes: no overflow in 64 bits.
+        return np.cumsum(self._values("link_row_delta"), dtype=np.int64)
+
+    @cached_property
+    def _linked(self) -> tuple[Array, Array, Array]:
+        low = self._values("linked_trace_id_low")
+        ids = np.cumsum(self._values("linked_span_id_delta").view(np.uint64), dtype=np.uint64)
+        return low, self._high_half("linked_trace_id", low), ids
 
     @property
     def trace_index(self) -> npt.NDArray[np.uint64]:
@@ -248,6 +267,11 @@ class BatchView:
         null_where_none = np.append(counts == 0, False)
         links = pa.ListArray.from_arrays(pa.array(offsets, mask=null_where_none), values)
         return links if rows is None else links.take(pa.array(_positions(rows)))
+
+
+def _list_values(column: pa.ListArray) -> Array:
+    values: Array = column.values.to_numpy()
+    return values
 
 
 _MINUS_ONE = np.array([-1])

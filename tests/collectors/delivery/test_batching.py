@@ -40,9 +40,17 @@ def test_a_batch_is_sent_when_it_is_full(make_spans: MakeSpans) -> None:
     assert list(batcher.take_full()) == []
     batcher.add(3, make_spans(60, first_id=61), {"a": 1})
     full = list(batcher.take_full())
-    assert [ready.spans.num_rows for ready in full] == [60, 60]
+    assert [ready.spans.num_rows for ready in full] == [120]
     assert [i for ready in full for i in ids(ready.spans)] == list(range(1, 121))
     assert batcher.pending_spans == 0
+
+
+def test_what_is_far_more_than_a_batch_is_cut_evenly(make_spans: MakeSpans) -> None:
+    batcher = Batcher(batch_spans=100)
+    batcher.add(3, make_spans(180), {})
+    full = list(batcher.take_full())
+    assert [ready.spans.num_rows for ready in full] == [90, 90]
+    assert [i for ready in full for i in ids(ready.spans)] == list(range(1, 181))
 
 
 def test_text_makes_a_batch_full_too(make_spans: MakeSpans) -> None:
