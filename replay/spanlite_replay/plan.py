@@ -21,6 +21,7 @@ from spanlite.errors import UsageError
 
 from spanlite_replay import transforms
 from spanlite_replay.recording import Recording
+from spanlite_replay.work import Deps, Work, build_work
 
 I64 = npt.NDArray[np.int64]
 Unit = Literal["span", "trace", "request"]
@@ -87,6 +88,7 @@ class Plan:
     traces_sampled_out: int
     spans_sampled_out: int
     spans_not_of_unit: int
+    work: Work | None = None  # see `with_work`
 
     def __len__(self) -> int:
         return len(self.due_ns)
@@ -110,13 +112,21 @@ class Plan:
             self.fate,
         ):
             seen.update(np.ascontiguousarray(values).tobytes())
+        if self.work is not None:
+            self.work.update(seen)
         return seen.hexdigest()
+
+    def with_work(self, deps: Deps) -> Plan:
+        """The same with the order and the edges of its GPU work; needs WORK_COLUMNS."""
+        return replace(self, work=build_work(self, deps))
 
     def moved_to(self, start_at_ns: int) -> Plan:
         """The same plan with its first event due at another time."""
         if not len(self):
             return self
-        return replace(self, due_ns=self.due_ns + (start_at_ns - int(self.due_ns[0])))
+        by_ns = start_at_ns - int(self.due_ns[0])
+        work = None if self.work is None else self.work.moved(by_ns)
+        return replace(self, due_ns=self.due_ns + by_ns, work=work)
 
     def span_rows(self, events: I64) -> tuple[I64, I64, I64, I64]:
         """The spans of `events`: (event, row, start_ns, duration_ns), each of shape (spans,)."""

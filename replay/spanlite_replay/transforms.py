@@ -73,10 +73,12 @@ def change_speed(offset_ns: I64, speed: Fraction) -> I64:
     Raises UsageError where a slow speed would leave the range of 64-bit nanoseconds.
     """
     num, den = speed.numerator, speed.denominator
+    if num == den:
+        return offset_ns
     if len(offset_ns) and int(np.abs(offset_ns).max()) * den // num >= 2**62:
         raise UsageError(f"speed {speed} stretches the window beyond 146 years: use a higher one")
     if den == 1:
-        return offset_ns if num == 1 else offset_ns // num
+        return offset_ns // num
     whole, rest = np.divmod(offset_ns, num)
     return whole * den + rest * den // num
 

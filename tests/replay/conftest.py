@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from spanlite.archive import schema
 from spanlite.archive.layout import INCOMING, Archive
 from spanlite.archive.writer import SpanFileBuilder
 from spanlite.bucket import bucket_of
@@ -58,6 +59,39 @@ def _write_archive(
                 folder.mkdir(parents=True, exist_ok=True)
                 (folder / f"part-{len(list(folder.iterdir()))}.parquet").write_bytes(data)
     return root
+
+
+#: What a row of the archive has where a test does not say.
+_NONE: dict[str, Any] = {
+    "name": "k",
+    "status": "unset",
+    "service": "s",
+    "host": "h",
+    "process_id": 1,
+    "flags": 0,
+    "resource": "{}",
+    "sampling_weight": 1.0,
+    "clock_offset_ns": 0,
+    "clock_uncertainty_ns": 0,
+}
+
+
+def _rows(rows: list[dict[str, Any]]) -> pa.Table:
+    """Rows of the archive's `spans`: what is on a stream is on device 0, trace 1 by default."""
+    full = []
+    for number, row in enumerate(rows):
+        one = {"trace_id": f"{row.get('trace', 1):032x}", "span_id": number + 1, **_NONE, **row}
+        if row.get("stream") is not None:
+            one = {"device": 0, "context": 1} | one
+        full.append(one)
+    columns = [pa.array([row.get(item.name) for row in full], item.type) for item in schema.SPANS]
+    return pa.Table.from_arrays(columns, schema=schema.SPANS)
+
+
+@pytest.fixture(scope="session")
+def make_rows() -> Callable[[list[dict[str, Any]]], pa.Table]:
+    """`make_rows([{"kind": "kernel", "start_ns": 0, ...}, ...])`: rows as the archive has them."""
+    return _rows
 
 
 @pytest.fixture

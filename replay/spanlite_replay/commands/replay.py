@@ -7,33 +7,24 @@ import re
 import secrets
 import sys
 import time
-from dataclasses import dataclass
-from fractions import Fraction
 from pathlib import Path
 
-from spanlite.archive.reader import ArchiveReader
 from spanlite.cli import INTERRUPTED
 from spanlite.errors import UsageError
-from spanlite.settings import add_bootstrap_argument, bootstrap_of, default_archive
-from spanlite.timewindow import (
-    TimeWindow,
-    add_window_arguments,
-    format_time,
-    parse_duration,
-    parse_time,
-    window_of,
-)
+from spanlite.settings import add_bootstrap_argument, bootstrap_of
+from spanlite.timewindow import format_time, parse_duration
 from spanlite.topics import RAW_TOPIC
 
+from spanlite_replay.commands._flags import add_transforms
+from spanlite_replay.commands._open import open_plan
 from spanlite_replay.commands._progress import Progress
 from spanlite_replay.pacing import Pacing
-from spanlite_replay.plan import Plan, PlanSettings, build_plan
-from spanlite_replay.recording import PLAN_COLUMNS, read_recording
+from spanlite_replay.plan import Plan
+from spanlite_replay.recording import PLAN_COLUMNS
 from spanlite_replay.report import Report
 from spanlite_replay.runner import run_plan
 from spanlite_replay.targets.base import Target
 from spanlite_replay.targets.dry import DryTarget
-from spanlite_replay.transforms import check_ratio
 
 #: How fast batches are encoded, at worst, so that a replay "from now" starts when ready.
 ENCODE_SPANS_PER_S = 150_000
@@ -47,15 +38,6 @@ examples:
 """
 
 
-@dataclass(frozen=True)
-class Job:
-    """What the flags ask for, checked."""
-
-    window: TimeWindow
-    settings: PlanSettings
-    pacing: Pacing | None
-
-
 class ReplayCommand:
     """The `replay` subcommand."""
 
@@ -66,33 +48,31 @@ class ReplayCommand:
         parser.formatter_class = argparse.RawDescriptionHelpFormatter
         parser.epilog = _EPILOG
         parser.add_argument(
-            "archive", nargs="?", metavar="ARCHIVE", help="archive folder (default: as elsewhere)"
+            "archive",
+            nargs="?",
+            metavar="ARCHIVE|PLAN",
+            help="archive folder (default: as elsewhere), or a plan that `spanlite plan` saved",
         )
-        add_window_arguments(parser)
-        _add_transforms(parser)
+        add_transforms(parser)
         _add_pacing(parser)
         _add_targets(parser)
 
     def run(self, args: argparse.Namespace) -> int:
         """Read, plan, run, report."""
-        job = job_of(args)
-        reader = ArchiveReader(Path(args.archive) if args.archive else default_archive())
+        pacing = pacing_of(args)
         progress = Progress(sys.stderr)
-        target = _target(args, reader.archive.bucket_count, progress)
         columns = None if args.target == "kafka" else PLAN_COLUMNS
-        with progress.doing(f"reading {job.window}"):
-            recording = read_recording(reader, job.window, columns)
-        with progress.doing(f"planning {len(recording.start_ns):,} spans"):
-            plan = build_plan(recording, job.settings)
-        if args.target == "kafka" and job.settings.start_at_ns is None:
+        plan, provenance = open_plan(args, columns, None, progress)
+        target = _target(args, provenance.bucket_count, progress)
+        if args.target == "kafka" and args.start_at is None:
             plan = plan.moved_to(_soon(plan))
         starts_ns = None if _is_dry_as_recorded(args) else int(plan.due_ns[0])
         report = run_plan(
             plan,
             target,
-            job.pacing,
+            pacing,
             start_at_ns=starts_ns,
-            on_start=lambda: progress.say(_announce(plan, job)),
+            on_start=lambda: progress.say(_announce(plan, pacing)),
         )
         return _finish(report, args)
 
@@ -105,10 +85,10 @@ def _is_dry_as_recorded(args: argparse.Namespace) -> bool:
     return args.target == "dry" and args.start_at is None
 
 
-def _announce(plan: Plan, job: Job) -> str:
+def _announce(plan: Plan, pacing: Pacing | None) -> str:
     span_s = (int(plan.due_ns[-1]) - int(plan.due_ns[0])) / 1e9
     times = f"{format_time(int(plan.due_ns[0]))} to {format_time(int(plan.due_ns[-1]))}"
-    wait = f", {span_s:,.1f} s to go" if job.pacing is not None else ", without waiting"
+    wait = f", {span_s:,.1f} s to go" if pacing is not None else ", without waiting"
     return f"replaying {len(plan):,} events as {times}{wait}"
 
 
@@ -120,47 +100,6 @@ def _finish(report: Report, args: argparse.Namespace) -> int:
         return INTERRUPTED
     failed = report.fates["failed"].events
     return 0 if report.closes and not failed else 1
-
-
-def _add_transforms(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("transforms")
-    group.add_argument(
-        "--unit",
-        choices=["span", "trace", "request"],
-        default="span",
-        help="an event is each span (default), each trace as a whole, or each trace that "
-        "holds a request; the last two keep the times inside a trace as recorded",
-    )
-    group.add_argument("--sample", metavar="FRACTION", help="keep this share of whole traces")
-    group.add_argument("--seed", type=int, default=0, help="of --sample and thin (default 0)")
-    group.add_argument(
-        "--max-gap", metavar="DURATION", help="shorten each time in which nothing ran to this"
-    )
-    group.add_argument("--speed", metavar="X", help="2 is twice as fast, 0.5 or 1/2 half")
-    group.add_argument(
-        "--start-at",
-        metavar="TIME",
-        help="when the first event is due; a time to come is waited for "
-        "(default: dry as recorded, kafka now)",
-    )
-    group.add_argument(
-        "--qps",
-        metavar="N",
-        help="at most N arrivals a second: traces, or requests with --unit request",
-    )
-    group.add_argument(
-        "--over",
-        choices=["delay", "drop", "thin"],
-        help="what is above --qps: delay it (default), drop what does not fit, or thin all "
-        "traffic by one random share that fits",
-    )
-    group.add_argument(
-        "--burst",
-        metavar="B",
-        type=int,
-        help="allow B arrivals at once, then none for B/N s (default: delay 1, so evenly "
-        "spaced; drop and thin one second's worth)",
-    )
 
 
 def _add_pacing(parser: argparse.ArgumentParser) -> None:
@@ -201,26 +140,11 @@ def _add_targets(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--json", action="store_true", help="report as one JSON object")
 
 
-def job_of(args: argparse.Namespace) -> Job:
-    """Read and check the flags. Raises UsageError."""
+def pacing_of(args: argparse.Namespace) -> Pacing | None:
+    """How to keep the deadlines; None: not at all. Raises UsageError for flags that conflict."""
     _check_conflicts(args)
-    settings = PlanSettings(
-        unit=args.unit,
-        sample=Fraction(1) if args.sample is None else check_ratio("--sample", args.sample),
-        seed=args.seed,
-        max_gap_ns=None if args.max_gap is None else parse_duration(args.max_gap),
-        speed=Fraction(1) if args.speed is None else check_ratio("--speed", args.speed),
-        start_at_ns=None if args.start_at is None else parse_time(args.start_at),
-        qps=None if args.qps is None else check_ratio("--qps", args.qps),
-        over=args.over or "delay",
-        burst=args.burst,
-    )
-    if settings.sample > 1:
-        raise UsageError(f"--sample {args.sample} is a share: give a number above 0, 1 at most")
-    return Job(window_of(args), settings, None if args.no_wait else _pacing(args))
-
-
-def _pacing(args: argparse.Namespace) -> Pacing:
+    if args.no_wait:
+        return None
     catchup = (
         Pacing.max_catchup_ns if args.max_catchup is None else parse_duration(args.max_catchup)
     )
@@ -230,9 +154,6 @@ def _pacing(args: argparse.Namespace) -> Pacing:
 def _check_conflicts(args: argparse.Namespace) -> None:
     dry, kafka = args.target == "dry", args.target == "kafka"
     for is_wrong, message in (
-        (args.over and not args.qps, "--over says what is done above a rate: give --qps too"),
-        (args.burst is not None and not args.qps, "--burst belongs to a rate: give --qps too"),
-        (args.burst is not None and args.burst < 1, f"--burst {args.burst} must be 1 or more"),
         (kafka and args.out, "--out is the schedule of --target dry"),
         (dry and args.bootstrap, "--bootstrap needs --target kafka"),
         (dry and args.topic, "--topic needs --target kafka"),
