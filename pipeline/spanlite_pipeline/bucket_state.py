@@ -204,10 +204,15 @@ class Bucket:
 
     def _over_limits(self) -> bool:
         limits = self._settings
-        return (
-            self._fresh_spans > limits.max_trace_spans
-            or self._pending_bytes > limits.max_pending_bytes
-        )
+        if self._pending_bytes > limits.max_pending_bytes:
+            return True
+        if self._fresh_spans <= limits.max_trace_spans:
+            return False
+        # Many spans: only now is it worth looking whether they are of one trace.
+        rows = merge([np.empty(0, ROW), *self._open])
+        largest = int(rows["spans"].max(initial=0))
+        self._open, self._fresh_spans = [rows], largest
+        return largest > limits.max_trace_spans
 
     # -- a restart ---------------------------------------------------------------------
 

@@ -55,7 +55,7 @@ def add_job_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add(
         "--flush-interval",
-        default="10s",
+        default="20s",
         metavar="TIME",
         help="write files this often; rarer makes fewer and larger ones (default: %(default)s)",
     )

@@ -111,7 +111,9 @@ class PendingBatch:
         view = BatchView(unpack_raw(self.entry), checked=True)
         weights = each[view.trace_index.astype(np.int64)]
         rows = np.flatnonzero(weights > 0)
-        probability = view.header.sampling_probability
-        head = 1.0 / probability if 0.0 < probability < 1.0 else 1.0
-        builder.add(view, rows, weights[rows] * head)
+        header = view.header
+        for share in (header.sampling_probability, header.capture_probability):
+            if 0.0 < share < 1.0:
+                weights = weights / share
+        builder.add(view, rows, weights[rows])
         return len(rows)

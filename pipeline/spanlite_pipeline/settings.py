@@ -21,7 +21,7 @@ class BucketSettings:
     #: A trace is decided once it has been quiet for so long.
     decision_wait_ms: int = 30_000
     #: A bucket writes its files this often: less often makes fewer, larger files.
-    flush_interval_ms: int = 10_000
+    flush_interval_ms: int = 20_000
     #: Spans of a decided trace may come so much later and still follow it.
     decision_ttl_ms: int = 600_000
     #: Decisions remembered per bucket: some 20 bytes each, in Python and in Flink.

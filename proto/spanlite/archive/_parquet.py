@@ -309,6 +309,11 @@ def _schema() -> bytes:
     return thrift.structs(1, out)
 
 
+@cache
+def _created_by() -> bytes:
+    return f"spanlite version {version('spanlite')}".encode()
+
+
 def _footer(groups: Sequence[bytes], count: int, metadata: Mapping[bytes, bytes]) -> bytes:
     """Parquet's FileMetaData."""
     entries = {SCHEMA_VERSION_KEY: SCHEMA_VERSION.encode(), **metadata}
@@ -322,7 +327,7 @@ def _footer(groups: Sequence[bytes], count: int, metadata: Mapping[bytes, bytes]
             thrift.i64(1, count),
             thrift.structs(1, groups),
             thrift.structs(1, pairs),
-            thrift.binary(1, f"spanlite version {version('spanlite')}".encode()),
+            thrift.binary(1, _created_by()),
             thrift.structs(1, [by_type] * leaves),
             thrift.STOP,
         )
