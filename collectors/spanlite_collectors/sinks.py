@@ -7,6 +7,10 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
+#: Resource attribute: how many steps each one that a capture window covered stands for. Delivery
+#: puts it into the headers of the batches, for the archive's weights.
+CAPTURE_WEIGHT = "spanlite.capture.weight"
+
 
 class SpanSink(Protocol):
     """Takes spans in SPAN_SCHEMA, any number of traces and buckets mixed."""

@@ -235,6 +235,19 @@ def test_head_sampling_multiplies_the_weight(kit: Any) -> None:
     assert [row["sampling_weight"] for row in read.traces] == [4.0]
 
 
+def test_capture_weighs_spans_and_not_their_traces(kit: Any) -> None:
+    """A window that covered every tenth step: its kernels stand for ten, the step for itself."""
+    bucket, producer = make(), kit.Producer()
+    (trace,) = kit.trace_ids(1)
+    share = {"sampling_probability": 0.5, "capture_probability": 0.1}
+    step = producer.batch([kit.Span(trace, 1, kind=9)], sampling_probability=0.5)
+    kernel = producer.batch([kit.Span(trace, 2, parent=1)], **share)
+    out = bucket.accept(kit.message(step), NOW_MS) + bucket.accept(kit.message(kernel), NOW_MS)
+    read = kit.read_outputs(out + bucket.flush(NOW_MS, drain=True))
+    assert sorted(row["sampling_weight"] for row in read.spans) == [2.0, 20.0]
+    assert [row["sampling_weight"] for row in read.traces] == [2.0]
+
+
 def test_drops_of_the_collector_reach_the_ledger(kit: Any) -> None:
     bucket, producer = make(), kit.Producer()
     (trace,) = kit.trace_ids(1)

@@ -114,6 +114,7 @@ void Activity::Convert(const CUpti_Activity* record) {
     case CUPTI_ACTIVITY_KIND_RUNTIME: return Api(record, 1);
     case CUPTI_ACTIVITY_KIND_GRAPH_TRACE: return Graph(record);
     case CUPTI_ACTIVITY_KIND_OVERHEAD: return Overhead(record);
+    case CUPTI_ACTIVITY_KIND_EXTERNAL_CORRELATION: return External(record);
     default: ring_->CountDrop(Drop::kUnknownRecord);
   }
 }
@@ -152,59 +153,41 @@ void Activity::Kernel(const CUpti_Activity* activity) {
   ring_->Write(out, RecordType::kKernel, TimeFlags(in->start, in->end));
 }
 
-void Activity::Memcpy(const CUpti_Activity* activity) {
-  const auto* in = reinterpret_cast<const CUpti_ActivityMemcpy6*>(activity);
+// What copies and sets have in common. The structures differ, their fields do not.
+template <typename In>
+MemoryRecord Activity::Memory(const In& in, uint32_t kind, uint32_t peer_device) {
   MemoryRecord out{};
-  out.start_ns = in->start;
-  out.end_ns = in->end;
-  out.bytes = in->bytes;
-  out.graph_node_id = in->graphNodeId;
-  out.device = out.peer_device = in->deviceId;
-  out.context = in->contextId;
+  out.start_ns = in.start;
+  out.end_ns = in.end;
+  out.bytes = in.bytes;
+  out.graph_node_id = in.graphNodeId;
+  out.device = in.deviceId;
+  out.peer_device = peer_device;
+  out.context = in.contextId;
   SeeContext(out.context);
-  out.stream = in->streamId;
-  out.correlation_id = in->correlationId;
-  out.graph_id = in->graphId;
-  out.copy_kind = in->copyKind;
-  out.window = WindowOf(in->start);
-  ring_->Write(out, RecordType::kMemcpy, TimeFlags(in->start, in->end));
+  out.stream = in.streamId;
+  out.correlation_id = in.correlationId;
+  out.graph_id = in.graphId;
+  out.copy_kind = kind;
+  out.window = WindowOf(in.start);
+  return out;
+}
+
+void Activity::Memcpy(const CUpti_Activity* activity) {
+  const auto& in = *reinterpret_cast<const CUpti_ActivityMemcpy6*>(activity);
+  ring_->Write(Memory(in, in.copyKind, in.deviceId), RecordType::kMemcpy,
+               TimeFlags(in.start, in.end));
 }
 
 void Activity::MemcpyPeer(const CUpti_Activity* activity) {
-  const auto* in = reinterpret_cast<const CUpti_ActivityMemcpyPtoP4*>(activity);
-  MemoryRecord out{};
-  out.start_ns = in->start;
-  out.end_ns = in->end;
-  out.bytes = in->bytes;
-  out.graph_node_id = in->graphNodeId;
-  out.device = in->deviceId;
-  out.peer_device = in->dstDeviceId;
-  out.context = in->contextId;
-  SeeContext(out.context);
-  out.stream = in->streamId;
-  out.correlation_id = in->correlationId;
-  out.graph_id = in->graphId;
-  out.copy_kind = in->copyKind;
-  out.window = WindowOf(in->start);
-  ring_->Write(out, RecordType::kMemcpy, TimeFlags(in->start, in->end));
+  const auto& in = *reinterpret_cast<const CUpti_ActivityMemcpyPtoP4*>(activity);
+  ring_->Write(Memory(in, in.copyKind, in.dstDeviceId), RecordType::kMemcpy,
+               TimeFlags(in.start, in.end));
 }
 
 void Activity::Memset(const CUpti_Activity* activity) {
-  const auto* in = reinterpret_cast<const CUpti_ActivityMemset4*>(activity);
-  MemoryRecord out{};
-  out.start_ns = in->start;
-  out.end_ns = in->end;
-  out.bytes = in->bytes;
-  out.graph_node_id = in->graphNodeId;
-  out.device = out.peer_device = in->deviceId;
-  out.context = in->contextId;
-  SeeContext(out.context);
-  out.stream = in->streamId;
-  out.correlation_id = in->correlationId;
-  out.graph_id = in->graphId;
-  out.copy_kind = in->value;
-  out.window = WindowOf(in->start);
-  ring_->Write(out, RecordType::kMemset, TimeFlags(in->start, in->end));
+  const auto& in = *reinterpret_cast<const CUpti_ActivityMemset4*>(activity);
+  ring_->Write(Memory(in, in.value, in.deviceId), RecordType::kMemset, TimeFlags(in.start, in.end));
 }
 
 void Activity::Sync(const CUpti_Activity* activity) {
@@ -225,7 +208,8 @@ void Activity::Sync(const CUpti_Activity* activity) {
 void Activity::Api(const CUpti_Activity* activity, uint32_t domain) {
   const auto* in = reinterpret_cast<const CUpti_ActivityAPI*>(activity);
   const bool launch = domain == 0 ? IsDriverLaunch(in->cbid) : IsRuntimeLaunch(in->cbid);
-  if (!launch && !all_calls_.load(std::memory_order_relaxed)) return;
+  const bool wait = waits_ && (domain == 0 ? IsDriverWait(in->cbid) : IsRuntimeWait(in->cbid));
+  if (!launch && !wait && !all_calls_.load(std::memory_order_relaxed)) return;
   if (launch && in->threadId != last_launch_thread_.exchange(in->threadId, std::memory_order_relaxed)) {
     std::lock_guard<std::mutex> lock(threads_mutex_);
     launch_threads_.insert(in->threadId);
@@ -264,10 +248,20 @@ void Activity::Overhead(const CUpti_Activity* activity) {
   out.start_ns = in->start;
   out.end_ns = in->end;
   out.kind = in->overheadKind;
-  out.thread_id = in->objectId.pt.threadId;
+  // CUPTI's own threads and whole devices have overheads too.
+  if (in->objectKind == CUPTI_ACTIVITY_OBJECT_THREAD) out.thread_id = in->objectId.pt.threadId;
   out.correlation_id = in->correlationId;
   out.window = WindowOf(in->start);
   ring_->Write(out, RecordType::kOverhead, TimeFlags(in->start, in->end));
+}
+
+void Activity::External(const CUpti_Activity* activity) {
+  const auto* in = reinterpret_cast<const CUpti_ActivityExternalCorrelation*>(activity);
+  ExternalRecord out{};
+  out.external_id = in->externalId;
+  out.correlation_id = in->correlationId;
+  out.kind = in->externalKind;
+  ring_->Write(out, RecordType::kExternal);
 }
 
 std::vector<uint32_t> Activity::LaunchThreads() {

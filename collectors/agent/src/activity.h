@@ -24,6 +24,8 @@ class Activity {
   CUptiResult Register();
   // Whether records of calls that launch nothing go into the ring too.
   void KeepAllCalls(bool all) { all_calls_.store(all, std::memory_order_relaxed); }
+  // Whether those of calls that wait do. Before the first window.
+  void KeepWaits(bool waits) { waits_ = waits; }
   // The threads that have ever been seen launching work.
   std::vector<uint32_t> LaunchThreads();
   // The one context that all work so far ran in; 0: none yet, or more than one.
@@ -42,6 +44,8 @@ class Activity {
   void Drain(CUcontext context, uint32_t stream, uint8_t* buffer, size_t valid_size);
   void Convert(const CUpti_Activity* record);
   void Kernel(const CUpti_Activity* record);
+  template <typename In>
+  MemoryRecord Memory(const In& in, uint32_t kind, uint32_t peer_device);
   void Memcpy(const CUpti_Activity* record);
   void MemcpyPeer(const CUpti_Activity* record);
   void Memset(const CUpti_Activity* record);
@@ -49,6 +53,7 @@ class Activity {
   void Api(const CUpti_Activity* record, uint32_t domain);
   void Graph(const CUpti_Activity* record);
   void Overhead(const CUpti_Activity* record);
+  void External(const CUpti_Activity* record);
 
   const CuptiApi* cupti_;
   Ring* ring_;
@@ -59,6 +64,7 @@ class Activity {
   std::atomic<uint64_t> records_{0};
   std::atomic<uint32_t> context_{0};
   std::atomic<bool> all_calls_{false};
+  bool waits_ = false;
 
   std::mutex pool_mutex_;
   std::vector<uint8_t*> free_;
@@ -68,9 +74,5 @@ class Activity {
   std::unordered_set<uint32_t> launch_threads_;
   std::atomic<uint32_t> last_launch_thread_{0};
 };
-
-// Bits of RecordHead::flags: what is odd about a record's times.
-constexpr uint16_t kZeroTimestamp = 1;
-constexpr uint16_t kInvertedTimes = 2;
 
 }  // namespace spanlite

@@ -46,6 +46,7 @@ bool Attachment::Load(std::string* error) {
   driver_.Load();
   activity_ = std::make_unique<Activity>(&cupti_, ring_, strings_, windows_, config_.buffer_bytes,
                                          config_.max_buffers);
+  activity_->KeepWaits(config_.sync);
   ring_->header()->cupti_version = cupti_.version;
   return true;
 }
@@ -128,6 +129,13 @@ bool Attachment::EnableKinds(bool only_launches, std::string* error) {
   for (CUpti_ActivityKind kind : {CUPTI_ACTIVITY_KIND_RUNTIME, CUPTI_ACTIVITY_KIND_DRIVER})
     if (cupti_.ActivityEnable(kind) == CUPTI_SUCCESS) enabled_.push_back(kind);
   if (only_launches) KeepLaunchesOnly();
+  const std::pair<bool, CUpti_ActivityKind> more[] = {
+      {config_.sync, CUPTI_ACTIVITY_KIND_SYNCHRONIZATION},
+      {config_.overhead, CUPTI_ACTIVITY_KIND_OVERHEAD},
+      {config_.external, CUPTI_ACTIVITY_KIND_EXTERNAL_CORRELATION},
+  };
+  for (const auto& [wanted, kind] : more)
+    if (wanted && cupti_.ActivityEnable(kind) == CUPTI_SUCCESS) enabled_.push_back(kind);
   for (CUpti_ActivityKind kind : kDeviceKinds)
     if (cupti_.ActivityEnable(kind) == CUPTI_SUCCESS) enabled_.push_back(kind);
     else if (kind == CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL) {
@@ -140,12 +148,13 @@ bool Attachment::EnableKinds(bool only_launches, std::string* error) {
 
 void Attachment::KeepLaunchesOnly() {
   if (cupti_.ActivityEnableRuntimeApi == nullptr || cupti_.ActivityEnableDriverApi == nullptr) return;
-  // The kinds are on; all calls but the launches go off again, which is the order that works.
+  // The kinds are on; all calls but launches and waits go off again, which is the order that works.
   // Numbers that this CUPTI does not know are refused, which does no harm.
+  const bool waits = config_.sync;
   for (uint32_t id = 1; id < CUPTI_RUNTIME_TRACE_CBID_SIZE + kNewerCalls; ++id)
-    if (!IsRuntimeLaunch(id)) cupti_.ActivityEnableRuntimeApi(id, 0);
+    if (!IsRuntimeLaunch(id) && !(waits && IsRuntimeWait(id))) cupti_.ActivityEnableRuntimeApi(id, 0);
   for (uint32_t id = 1; id < CUPTI_DRIVER_TRACE_CBID_SIZE + kNewerCalls; ++id)
-    if (!IsDriverLaunch(id)) cupti_.ActivityEnableDriverApi(id, 0);
+    if (!IsDriverLaunch(id) && !(waits && IsDriverWait(id))) cupti_.ActivityEnableDriverApi(id, 0);
 }
 
 void Attachment::Disable() {

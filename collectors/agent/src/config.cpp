@@ -50,6 +50,27 @@ void ReadChoice(const char* name, const char* const (&words)[N], const Value (&v
   Complain(name, text, expected);
 }
 
+std::vector<std::string> Words(const char* text) {
+  std::vector<std::string> words;
+  std::istringstream list(text);
+  for (std::string word; std::getline(list, word, ',');)
+    if (!word.empty()) words.push_back(word);
+  return words;
+}
+
+// A list of words, each switching its flag on and all others off.
+void ReadActivities(const char* name, Config* config) {
+  const char* text = std::getenv(name);
+  if (text == nullptr) return;
+  config->sync = config->overhead = config->external = false;
+  for (const std::string& word : Words(text)) {
+    if (word == "sync") config->sync = true;
+    else if (word == "overhead") config->overhead = true;
+    else if (word == "external") config->external = true;
+    else if (word != "none") Complain(name, text, "a list of sync, overhead, external, or none");
+  }
+}
+
 }  // namespace
 
 Config Config::FromEnvironment() {
@@ -74,17 +95,14 @@ Config Config::FromEnvironment() {
   ReadNumber("SPANLITE_AGENT_BUFFER_BYTES", &config.buffer_bytes);
   ReadNumber("SPANLITE_AGENT_MAX_BUFFERS", &config.max_buffers);
   ReadFlag("SPANLITE_AGENT_API_CALLS", &config.api_calls);
+  ReadActivities("SPANLITE_AGENT_ACTIVITIES", &config);
   ReadFlag("SPANLITE_AGENT_GRAPH_TRACE", &config.graph_trace);
   ReadFlag("SPANLITE_AGENT_HW_TRACE", &config.hw_trace);
   // Below these CUPTI could not store one record, or not go on while we parse.
   config.buffer_bytes = std::max<uint64_t>(config.buffer_bytes, 64 * 1024);
   config.max_buffers = std::max(config.max_buffers, 2u);
-  if (const char* text = std::getenv("SPANLITE_AGENT_STEP_RANGES"); text && *text) {
-    config.step_ranges.clear();
-    std::istringstream list(text);
-    for (std::string prefix; std::getline(list, prefix, ',');)
-      if (!prefix.empty()) config.step_ranges.push_back(prefix);
-  }
+  if (const char* text = std::getenv("SPANLITE_AGENT_STEP_RANGES"); text && *text)
+    config.step_ranges = Words(text);
   return config;
 }
 

@@ -93,6 +93,7 @@ uint32_t FixedRecordBytes(uint32_t type) {
     case RecordType::kRange: return sizeof(RangeRecord);
     case RecordType::kWindow: return sizeof(WindowRecord);
     case RecordType::kStep: return sizeof(StepRecord);
+    case RecordType::kExternal: return sizeof(ExternalRecord);
     default: return 0;
   }
 }

@@ -147,7 +147,7 @@ OpenRange Begin(nvtxDomainHandle_t domain, const Message& message, uint32_t thre
   return range;
 }
 
-void Emit(const OpenRange& range, uint64_t end_ns) {
+void Emit(const OpenRange& range, uint64_t end_ns, uint16_t flags = 0) {
   RangeRecord record{};
   record.start_ns = range.start_ns;
   record.end_ns = end_ns;
@@ -160,7 +160,7 @@ void Emit(const OpenRange& range, uint64_t end_ns) {
   record.domain = range.domain;
   record.category = range.category;
   record.depth = range.depth;
-  g_sink.ring->Write(record, RecordType::kRange);
+  g_sink.ring->Write(record, RecordType::kRange, flags);
 }
 
 int Push(nvtxDomainHandle_t domain, const Message& message) {
@@ -216,7 +216,7 @@ void End(nvtxRangeId_t id) {
     range = found->second;
     g_started.erase(found);
   }
-  Emit(range, end_ns);
+  Emit(range, end_ns, kStartEnd);
 }
 
 void Mark(nvtxDomainHandle_t domain, const Message& message) {

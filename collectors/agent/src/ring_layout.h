@@ -107,8 +107,14 @@ enum class RecordType : uint16_t {
   kRange = 10,
   kWindow = 11,
   kStep = 12,
+  kExternal = 13,
   kReserved = 0xFFFF,  // its size is known, its body is being written
 };
+
+// Bits of `flags`: what is odd about a record's times, and a range of nvtxRangeStart/End.
+constexpr uint16_t kZeroTimestamp = 1;
+constexpr uint16_t kInvertedTimes = 2;
+constexpr uint16_t kStartEnd = 4;
 
 // First word of each record, stored last, with release: a record whose word is 0 is not
 // there yet. The consumer zeroes what it has read before it moves `tail`, so that room which is
@@ -181,7 +187,15 @@ struct OverheadRecord {
   uint32_t kind, thread_id, correlation_id, window;
 };
 
-struct RangeRecord {  // an NVTX range that has ended
+// CUPTI_ACTIVITY_KIND_EXTERNAL_CORRELATION: what another library (OpenACC, a framework) calls the
+// work around a call.
+struct ExternalRecord {
+  RecordHead head;
+  uint64_t external_id;
+  uint32_t correlation_id, kind;
+};
+
+struct RangeRecord {  // an NVTX range that has ended; kStartEnd: it need not nest
   RecordHead head;
   uint64_t start_ns, end_ns;
   uint64_t id, parent_id;  // of this process; 0: none

@@ -38,6 +38,8 @@ struct Settings {
   uint64_t blast = 0;        // launch this many kernels in one go before the steps
   uint64_t warm_up = 0;      // launches outside any range before the first step
   uint64_t side = 0;         // 1: a second thread launches now and then, without ranges
+  uint64_t external = 0;     // 1: each step has an id of its own for other libraries' records
+  uint64_t start_end = 0;    // 1: a range that two steps share, with nvtxRangeStart and End
   uint64_t side_until = 0;   // it ends at this step; 0: at the end
 };
 
@@ -55,6 +57,7 @@ void Parse(int argc, char** argv) {
       {"exit", &g_settings.exit},       {"unique", &g_settings.unique},
       {"blast", &g_settings.blast},     {"warm_up", &g_settings.warm_up},
       {"side", &g_settings.side},       {"side_until", &g_settings.side_until},
+      {"external", &g_settings.external}, {"start_end", &g_settings.start_end},
   };
   for (int i = 1; i < argc; ++i) {
     const char* equals = std::strchr(argv[i], '=');
@@ -92,6 +95,18 @@ void TakeOver() {
   if (take != nullptr) take(&OtherRequested, &OtherCompleted);
 }
 
+void External(uint64_t step, bool begin) {
+  if (!g_settings.external) return;
+  const auto kind = CUPTI_EXTERNAL_CORRELATION_KIND_CUSTOM0;
+  uint64_t last = 0;
+  using Push = decltype(&cuptiActivityPushExternalCorrelationId);
+  using Pop = decltype(&cuptiActivityPopExternalCorrelationId);
+  static const auto push = FromCupti<Push>("cuptiActivityPushExternalCorrelationId");
+  static const auto pop = FromCupti<Pop>("cuptiActivityPopExternalCorrelationId");
+  if (begin && push != nullptr) push(kind, 1000 + step);
+  if (!begin && pop != nullptr) pop(kind, &last);
+}
+
 void Launch(uint64_t step, uint32_t graph) {
   const uint64_t kernel_ns = g_settings.step_us * 1000 / (g_settings.kernels ? g_settings.kernels : 1);
   if (graph != 0) {
@@ -115,12 +130,17 @@ void Decode(uint64_t thread, uint64_t first, uint64_t last) {
   standin_context(static_cast<uint32_t>(thread % g_settings.devices));
   const uint32_t graph =
       g_settings.graph ? standin_graph(static_cast<uint32_t>(g_settings.kernels)) : 0;
+  nvtxRangeId_t shared = 0;
   for (uint64_t step = first; step < last; ++step) {
     g_step = step;
     if (g_settings.take_over_at != 0 && step == g_settings.take_over_at) TakeOver();
     const std::string name = "step:" + std::to_string(step);
     if (g_settings.named) nvtxRangePushA(g_settings.unique ? name.c_str() : "step:decode");
+    External(step, true);
+    if (g_settings.start_end && step % 2 == 0) shared = nvtxRangeStartA("two steps");
     Launch(step, graph);
+    External(step, false);
+    if (g_settings.start_end && step % 2 == 1) nvtxRangeEnd(shared);
     if (g_settings.sync) cuCtxSynchronize();
     if (g_settings.slow_step != 0 && step == g_settings.slow_step) usleep(20'000);
     if (g_settings.named) nvtxRangePop();

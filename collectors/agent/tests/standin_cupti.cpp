@@ -37,6 +37,9 @@ union Record {
   CUpti_ActivityMemcpy6 memcpy_;
   CUpti_ActivityMemset4 memset_;
   CUpti_ActivityAPI api;
+  CUpti_ActivitySynchronization2 sync;
+  CUpti_ActivityOverhead3 overhead;
+  CUpti_ActivityExternalCorrelation external;
 };
 
 struct Pending {
@@ -49,6 +52,9 @@ size_t SizeOf(CUpti_ActivityKind kind) {
     case CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL: return sizeof(CUpti_ActivityKernel10);
     case CUPTI_ACTIVITY_KIND_MEMCPY: return sizeof(CUpti_ActivityMemcpy6);
     case CUPTI_ACTIVITY_KIND_MEMSET: return sizeof(CUpti_ActivityMemset4);
+    case CUPTI_ACTIVITY_KIND_SYNCHRONIZATION: return sizeof(CUpti_ActivitySynchronization2);
+    case CUPTI_ACTIVITY_KIND_OVERHEAD: return sizeof(CUpti_ActivityOverhead3);
+    case CUPTI_ACTIVITY_KIND_EXTERNAL_CORRELATION: return sizeof(CUpti_ActivityExternalCorrelation);
     default: return sizeof(CUpti_ActivityAPI);
   }
 }
@@ -78,6 +84,7 @@ struct Cupti {
   CUpti_BuffersCallbackRequestFunc request = nullptr;
   CUpti_BuffersCallbackCompleteFunc complete = nullptr;
   bool attached = false, poisoned = false, replayed = false;
+  bool loaded = false;  // functions are loaded at the first launch
   uint64_t kernels = 0, wanted = 0, served = 0;
   bool forced = false;
   size_t dropped = 0;
@@ -172,9 +179,49 @@ uint32_t CallId(StandinCall::Kind kind) {
   }
 }
 
+thread_local std::vector<uint64_t> t_external;
+
+// A wait has a record of its own, the first launch an overhead, a call with an id of another
+// library one of both ids.
+void SeeMore(const StandinCall& call) {  // under the lock
+  Cupti& c = C();
+  Record record{};
+  if (call.kind == StandinCall::kSynchronize && c.kinds.count(CUPTI_ACTIVITY_KIND_SYNCHRONIZATION)) {
+    record.sync.kind = CUPTI_ACTIVITY_KIND_SYNCHRONIZATION;
+    record.sync.type = CUPTI_ACTIVITY_SYNCHRONIZATION_TYPE_CONTEXT_SYNCHRONIZE;
+    record.sync.start = call.start_ns;
+    record.sync.end = call.end_ns;
+    record.sync.correlationId = call.correlation_id;
+    record.sync.streamId = static_cast<uint32_t>(CUPTI_SYNCHRONIZATION_INVALID_VALUE);
+    record.sync.contextId = 1;
+    Add(record, call.end_ns);
+  }
+  if (!c.loaded && c.kinds.count(CUPTI_ACTIVITY_KIND_OVERHEAD)) {
+    c.loaded = true;
+    record = {};
+    record.overhead.kind = CUPTI_ACTIVITY_KIND_OVERHEAD;
+    record.overhead.overheadKind = CUPTI_ACTIVITY_OVERHEAD_LAZY_FUNCTION_LOADING;
+    record.overhead.objectKind = CUPTI_ACTIVITY_OBJECT_THREAD;
+    record.overhead.objectId.pt.threadId = call.thread_id;
+    record.overhead.start = call.start_ns;
+    record.overhead.end = call.end_ns;
+    record.overhead.correlationId = call.correlation_id;
+    Add(record, call.end_ns);
+  }
+  if (!t_external.empty() && c.kinds.count(CUPTI_ACTIVITY_KIND_EXTERNAL_CORRELATION)) {
+    record = {};
+    record.external.kind = CUPTI_ACTIVITY_KIND_EXTERNAL_CORRELATION;
+    record.external.externalKind = CUPTI_EXTERNAL_CORRELATION_KIND_CUSTOM0;
+    record.external.externalId = t_external.back();
+    record.external.correlationId = call.correlation_id;
+    Add(record, call.end_ns);
+  }
+}
+
 void SeeCall(const StandinCall& call) {
   Cupti& c = C();
   std::lock_guard<std::mutex> lock(c.mutex);
+  SeeMore(call);
   const uint32_t id = CallId(call.kind);
   if (c.kinds.count(CUPTI_ACTIVITY_KIND_RUNTIME) == 0 || c.runtime_off.count(id) != 0) return;
   Record record{};
@@ -324,6 +371,18 @@ CUptiResult cuptiGetVersion(uint32_t* version) {
 
 CUptiResult cuptiGetTimestamp(uint64_t* timestamp) {
   *timestamp = spanlite::NowNs();
+  return CUPTI_SUCCESS;
+}
+
+CUptiResult cuptiActivityPushExternalCorrelationId(CUpti_ExternalCorrelationKind, uint64_t id) {
+  t_external.push_back(id);
+  return CUPTI_SUCCESS;
+}
+
+CUptiResult cuptiActivityPopExternalCorrelationId(CUpti_ExternalCorrelationKind, uint64_t* last) {
+  if (t_external.empty()) return CUPTI_ERROR_QUEUE_EMPTY;
+  *last = t_external.back();
+  t_external.pop_back();
   return CUPTI_SUCCESS;
 }
 

@@ -14,7 +14,7 @@ from spanlite.kinds import CopyKind, SpanKind, SpanStatus
 from spanlite.schema import LAUNCH_COLUMNS
 
 from spanlite_collectors.agent.calls import call_name
-from spanlite_collectors.agent.layout import STRING_HEAD, RecordType
+from spanlite_collectors.agent.layout import START_END, STRING_HEAD, RecordType
 from spanlite_collectors.agent.messages import STEP_NAME, Context, Message, Metric, Reader
 from spanlite_collectors.agent.ring import Records
 from spanlite_collectors.agent.rows import DEVICE, HOST, Rows, Texts, empty
@@ -23,7 +23,19 @@ from spanlite_collectors.importers._json_text import to_json
 _NO_STREAM = 0xFFFFFFFF
 _NOT_READY = 600
 _SYNCS = ("sync", "event sync", "stream wait event", "stream sync", "context sync")
-_OVERHEADS = {1: "driver compiler", 1 << 16: "CUPTI buffer flush", 5 << 16: "lazy function loading"}
+_OVERHEADS = {
+    1: "driver compiler",
+    1 << 16: "CUPTI buffer flush",
+    2 << 16: "CUPTI instrumentation",
+    3 << 16: "CUPTI resource",
+    4 << 16: "module loading",
+    5 << 16: "lazy function loading",
+    6 << 16: "command buffer full",
+    7 << 16: "CUPTI buffer request",
+    8 << 16: "unified memory activity",
+}
+#: CUPTI's kinds of external correlation.
+_EXTERNALS = ("", "unknown", "openacc", "custom0", "custom1", "custom2")
 #: NVTX payload types -> how to read the eight bytes.
 _PAYLOADS = {1: "<u8", 2: "<i8", 3: "<f8", 4: "<u4", 5: "<i4", 6: "<f4"}
 #: Samples of metrics whose range has not ended yet.
@@ -95,7 +107,10 @@ class Converter:
         )
         host = [self._ranges(records[RecordType.RANGE], out)] if RecordType.RANGE in records else []
         if RecordType.API in records:
-            host.append(self._calls(records[RecordType.API]))
+            calls = self._calls(records[RecordType.API])
+            if RecordType.EXTERNAL in records:
+                self._add_externals(calls, records[RecordType.EXTERNAL])
+            host.append(calls)
         if RecordType.OVERHEAD in records:
             host.append(self._overheads(records[RecordType.OVERHEAD]))
         device = [
@@ -182,6 +197,20 @@ class Converter:
             rows["attributes"][row] = self._texts.code(text)
         return rows
 
+    def _add_externals(self, calls: Rows, externals: Records) -> None:
+        """Say of calls what another library calls their work; CUPTI hands both out together."""
+        order = np.argsort(externals["correlation_id"], kind="stable")
+        known = externals[order]
+        at = np.searchsorted(known["correlation_id"], calls["correlation"], side="right") - 1
+        found = (at >= 0) & (known["correlation_id"][at] == calls["correlation"])
+        found &= calls["attributes"] < 0
+        kinds, ids = known["kind"][at], known["external_id"][at]
+        for row in np.flatnonzero(found).tolist():
+            kind = int(kinds[row])
+            word = _EXTERNALS[kind] if kind < len(_EXTERNALS) else str(kind)
+            text = to_json({"external.kind": word, "external.id": int(ids[row])})
+            calls["attributes"][row] = self._texts.code(text)
+
     def _overheads(self, records: Records) -> Rows:
         rows = _timed(records, HOST)
         rows["kind"], rows["thread"] = SpanKind.OVERHEAD, records["thread_id"]
@@ -194,6 +223,7 @@ class Converter:
         rows = _timed(records, HOST)
         for column, source in (("thread", "thread_id"), ("id", "id"), ("parent_id", "parent_id")):
             rows[column] = records[source]
+        free = records["head_flags"] & START_END != 0
         both = records["domain"].astype(np.uint64) << np.uint64(32) | records["name"]
         keep = np.ones(len(rows), np.bool_)
         order = np.argsort(both, kind="stable")
@@ -206,6 +236,7 @@ class Converter:
                 self._take_samples(message.metric, records[at])
             else:
                 self._describe(rows, at, message, out)
+        rows["free_range"] |= free
         self._add_values(rows, records)
         return rows[keep]
 

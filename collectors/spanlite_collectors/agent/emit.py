@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+from spanlite.flags import SpanFlag
 from spanlite.schema import LAUNCH_COLUMNS
 
 from spanlite_collectors.agent.rows import Rows, Texts
@@ -38,8 +39,12 @@ class Emitter:
         parent_id: U64,
         trace: tuple[U64, U64],
         links: Mapping[int, LinkRow] | None = None,
+        cut: npt.NDArray[np.bool_] | None = None,
     ) -> None:
-        """Write spans, shape (n,) each; `trace` is (low, high). Rows lie in writing order."""
+        """Write spans, shape (n,) each; `trace` is (low, high). Rows lie in writing order.
+
+        `cut`: rows in steps that a window's edge cut, beside those flagged so.
+        """
         if not len(rows):
             return
         names = rows.dtype.names or ()
@@ -55,10 +60,14 @@ class Emitter:
             "links": link_column(len(rows), links or {}),
         }
         batch = span_batch(len(rows), columns)
-        for window in np.unique(rows["window"]).tolist():
-            mine = rows["window"] == window
+        # What an edge cut stands for itself alone, and whole steps for those not seen.
+        partial = rows["flags"] & np.uint32(SpanFlag.PARTIAL) != 0
+        groups = rows["window"].astype(np.int64) << 1 | (partial if cut is None else partial | cut)
+        for group in np.unique(groups).tolist():
+            mine = groups == group
             part = batch if mine.all() else batch.filter(pa.array(mine))
-            self._sink.write(part, {**self.resource, **self._windows.attributes(window)})
+            said = self._windows.attributes(group >> 1, cut=bool(group & 1))
+            self._sink.write(part, {**self.resource, **said})
 
 
 def _dictionary(texts: pa.Array, codes: npt.NDArray[np.int32]) -> pa.DictionaryArray:

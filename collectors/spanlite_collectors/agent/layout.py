@@ -45,6 +45,7 @@ class RecordType(IntEnum):
     RANGE = 10
     WINDOW = 11
     STEP = 12
+    EXTERNAL = 13
 
 
 class WindowReason(IntEnum):
@@ -110,7 +111,10 @@ RECORDS: dict[RecordType, np.dtype[Any]] = {
     RecordType.STEP: _record(
         *_TIMES, ("number", "u8"), *_fields("thread_id name window covered", "u4")
     ),
+    RecordType.EXTERNAL: _record(("external_id", "u8"), *_fields("correlation_id kind", "u4")),
 }
+#: Bit of `head_flags` in a range of nvtxRangeStart and End: it need not nest.
+START_END = 4
 STRING_HEAD = _record(*_fields("id length", "u4"))
 
 HEADER = np.dtype(

@@ -150,7 +150,9 @@ class ProcessSpans:
         self._host = rows[~ready]
         new, links = place(self._carry, rows[ready], self._ids, self.texts, self._links)
         self._calls.add(new)
-        self._emitter.write(new.rows, new.span_id, new.parent_id, (new.low, new.high), links)
+        self._emitter.write(
+            new.rows, new.span_id, new.parent_id, (new.low, new.high), links, new.cut
+        )
         for number in new.rows["id"][new.rows["kind"] == SpanKind.STEP].tolist():
             self._links.pop(number, None)
         # Ranges stay a while, since calls in them may come late.

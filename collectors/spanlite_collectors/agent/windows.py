@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from spanlite_collectors.agent.layout import Level, WindowReason
 from spanlite_collectors.agent.ring import Records
+from spanlite_collectors.sinks import CAPTURE_WEIGHT
 
 #: Windows kept, a handful of numbers each. Spans come within seconds of their window.
 _KEPT = 256
@@ -36,11 +37,12 @@ class Windows:
         out: npt.NDArray[np.bool_] = np.isin(windows, closed)
         return out
 
-    def attributes(self, window: int) -> Mapping[str, Any]:
-        """Resource attributes of the spans of a window."""
+    def attributes(self, window: int, *, cut: bool = False) -> Mapping[str, Any]:
+        """Resource attributes of the spans of a window; `cut`: of steps that its edge cut."""
         if not window:
             return {}
-        return self._windows.get(window, {"spanlite.capture.window": window})
+        said = self._windows.get(window, {"spanlite.capture.window": window})
+        return {k: v for k, v in said.items() if k != CAPTURE_WEIGHT} if cut else said
 
 
 def _describe(record: Any) -> dict[str, Any]:
@@ -56,7 +58,7 @@ def _describe(record: Any) -> dict[str, Any]:
         "spanlite.capture.cost_ppm": int(record["cost_ppm"]),
     }
     if steps:
-        out["spanlite.capture.weight"] = round(max(seen, steps) / steps, 6)
+        out[CAPTURE_WEIGHT] = round(max(seen, steps) / steps, 6)
     if record["partial"]:
         out["spanlite.capture.partial"] = True
     return out

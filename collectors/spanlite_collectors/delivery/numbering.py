@@ -48,7 +48,7 @@ class Numbering:
         """Whether drops wait for a header to carry them."""
         return bool(self._drops)
 
-    def peek_header(self, bucket: int, spans: int) -> BatchHeader:
+    def peek_header(self, bucket: int, spans: int, capture_probability: float = 0.0) -> BatchHeader:
         """The header that the next batch of that bucket has, with all drops so far."""
         row = self._rows.get(bucket, _Row())
         header = BatchHeader(
@@ -63,6 +63,7 @@ class Numbering:
             clock_offset_ns=self.clock_offset_ns,
             clock_uncertainty_ns=self.clock_uncertainty_ns,
             sampling_probability=self.sampling_probability,
+            capture_probability=capture_probability,
         )
         for reason, count in sorted(self._drops.items()):
             header.drops.add(reason=reason, spans=count)

@@ -22,6 +22,7 @@ from spanlite_collectors.delivery.numbering import Numbering
 from spanlite_collectors.delivery.outbox import Outbox
 from spanlite_collectors.delivery.spool import SpoolFullError
 from spanlite_collectors.delivery.transport import Message
+from spanlite_collectors.sinks import CAPTURE_WEIGHT
 
 #: How often the delivery thread looks after batches that grow old and messages on their way.
 _STEP_S = 0.02
@@ -63,6 +64,12 @@ def head_keep(hashes: npt.NDArray[np.uint64], probability: float) -> npt.NDArray
     if probability >= 1:
         return np.ones(len(hashes), dtype=np.bool_)
     return hashes < np.uint64(int(probability * 2.0**64))
+
+
+def _covered_share(resource: Mapping[str, Any]) -> float:
+    """The share of steps that the capture windows of these spans covered; 0: no windows."""
+    weight = resource.get(CAPTURE_WEIGHT)
+    return 1 / weight if isinstance(weight, int | float) and weight > 1 else 0.0
 
 
 class KafkaSink:
@@ -195,7 +202,8 @@ class KafkaSink:
     def _send_one(self, ready: Ready) -> None:
         """Encode, number and hand over; a batch that is too large is cut in two first."""
         spans = ready.spans
-        header = self._numbering.peek_header(ready.bucket, spans.num_rows)
+        share = _covered_share(ready.resource)
+        header = self._numbering.peek_header(ready.bucket, spans.num_rows, share)
         payload = encode_batch(Batch(header, spans, ready.resource))
         if len(payload) > MAX_PAYLOAD_BYTES and spans.num_rows > 1:
             half = spans.num_rows // 2

@@ -362,6 +362,7 @@ class BatchHeader(google.protobuf.message.Message):
     DROPS_FIELD_NUMBER: builtins.int
     SAMPLING_PROBABILITY_FIELD_NUMBER: builtins.int
     SPANS_BEFORE_FIELD_NUMBER: builtins.int
+    CAPTURE_PROBABILITY_FIELD_NUMBER: builtins.int
     schema_version: builtins.int
     bucket: builtins.int
     """hash(trace_id) mod bucket_count; see spanlite.bucket."""
@@ -384,6 +385,10 @@ class BatchHeader(google.protobuf.message.Message):
     """Spans sent in this (producer, epoch, bucket) before this batch, so that the
     size of a gap in `seq` is known in spans.
     """
+    capture_probability: builtins.float
+    """Share of its process's steps that capture windows covered; 0 means 1. Spans of covered
+    steps stand for those of the others too; steps, and so traces, are all recorded.
+    """
     @property
     def drops(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___DropCount]: ...
     def __init__(
@@ -402,8 +407,9 @@ class BatchHeader(google.protobuf.message.Message):
         drops: collections.abc.Iterable[Global___DropCount] | None = ...,
         sampling_probability: builtins.float = ...,
         spans_before: builtins.int = ...,
+        capture_probability: builtins.float = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["bucket", b"bucket", "bucket_count", b"bucket_count", "clock_offset_ns", b"clock_offset_ns", "clock_uncertainty_ns", b"clock_uncertainty_ns", "created_ns", b"created_ns", "drops", b"drops", "epoch", b"epoch", "producer", b"producer", "sampling_probability", b"sampling_probability", "schema_version", b"schema_version", "seq", b"seq", "span_count", b"span_count", "spans_before", b"spans_before"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["bucket", b"bucket", "bucket_count", b"bucket_count", "capture_probability", b"capture_probability", "clock_offset_ns", b"clock_offset_ns", "clock_uncertainty_ns", b"clock_uncertainty_ns", "created_ns", b"created_ns", "drops", b"drops", "epoch", b"epoch", "producer", b"producer", "sampling_probability", b"sampling_probability", "schema_version", b"schema_version", "seq", b"seq", "span_count", b"span_count", "spans_before", b"spans_before"]) -> None: ...
 
 Global___BatchHeader: typing_extensions.TypeAlias = BatchHeader
 

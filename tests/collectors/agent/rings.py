@@ -37,6 +37,9 @@ LAYOUTS = {
         _layout("start end id parent payload", "thread name domain category payload_type depth"),
     ),
     11: ("window", _layout("open close first steps since cost", "window reason level partial")),
+    6: ("sync", _layout("start end", "kind context stream correlation event window")),
+    9: ("overhead", _layout("start end", "kind thread correlation window")),
+    13: ("external", _layout("external_id", "correlation kind")),
     12: ("step", _layout("start end number", "thread name window covered")),
 }
 REASONS = {"schedule": 0, "demand": 1, "slo": 2, "continuous": 3, "learn": 4}

@@ -74,9 +74,9 @@ class RingWriter:
             self.raw((head + data).ljust(size, b"\0"))
         return self._texts[text]
 
-    def write(self, kind: RecordType, **fields: int) -> None:
-        record = np.zeros(1, RECORDS[kind])
-        record["size_bytes"], record["type"] = record.dtype.itemsize, kind
+    def write(self, type_: RecordType, /, **fields: int) -> None:
+        record = np.zeros(1, RECORDS[type_])
+        record["size_bytes"], record["type"] = record.dtype.itemsize, type_
         for name, value in fields.items():
             record[name] = value
         self.raw(record.tobytes())

@@ -65,6 +65,30 @@ def test_continuous_gives_every_kernel_its_call_stage_and_step(watched):
     assert Counter(row["kind"] for row in rows)[SpanKind.STEP] == 1000
 
 
+def test_waits_overheads_and_foreign_ids_hang_under_their_calls(watched):
+    """Recorded beside the kernels; a wait is part of its step."""
+    words = ["steps=60", "kernels=3", "external=1", "start_end=1"]
+    _, rows, _ = watched(*words, level="continuous", activities="sync,overhead,external")
+    by_id = {row["span_id"]: row for row in rows}
+    waits = [row for row in rows if row["kind"] == SpanKind.SYNC]
+    assert len(waits) == 60
+    for wait in waits:
+        call = by_id[wait["parent_span_id"]]
+        assert (wait["name"], call["name"]) == ("context sync", "cudaDeviceSynchronize")
+        assert by_id[call["parent_span_id"]]["kind"] == SpanKind.STEP
+    names = Counter(row["name"] for row in rows if row["kind"] == SpanKind.OVERHEAD)
+    assert names == {"lazy function loading": 1}
+    ids = Counter(
+        json.loads(row["attributes"] or "{}").get("external.id")
+        for row in rows
+        if row["name"] == "cudaLaunchKernel"
+    )
+    assert ids == {1000 + step: 3 for step in range(60)}
+    shared = [row for row in rows if row["name"] == "two steps"]
+    assert len(shared) == 30
+    assert not {row["span_id"] for row in shared} & {row["parent_span_id"] for row in rows}
+
+
 def test_windows_hold_whole_steps_and_say_what_they_weigh(watched):
     _, rows, sink = watched(
         "steps=3000", "kernels=8", window_seconds="0.1", window_steps="5", learn_seconds="0"
@@ -86,7 +110,7 @@ def test_windows_hold_whole_steps_and_say_what_they_weigh(watched):
     windows = {
         resource["spanlite.capture.window"]: resource
         for _, resource in sink.written
-        if resource.get("spanlite.capture.steps")
+        if resource.get("spanlite.capture.weight")
     }
     for resource in windows.values():
         seen, taken = resource["spanlite.capture.steps_seen"], resource["spanlite.capture.steps"]

@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from ring_writer import RingWriter, write_recording
 from spanlite.flags import SpanFlag
 from spanlite.kinds import SpanKind
-from spanlite_collectors.agent.layout import Level, RecordType
+from spanlite_collectors.agent.layout import START_END, Level, RecordType
 from spanlite_collectors.agent.metrics import AgentMetrics
 from spanlite_collectors.agent.source import RingOptions, RingSource
 from spanlite_collectors.sinks import MemorySink
@@ -37,20 +37,25 @@ def host(tmp_path: Path) -> Host:
     return Host(tmp_path)
 
 
-def one_step(writer: RingWriter, at: int = T0, window: int = 1, covered: int = 1) -> None:
+def one_step(
+    writer: RingWriter, at: int = T0, window: int = 1, covered: int = 1, call: int = 5
+) -> None:
     """A step with a layer, a launch in it and the kernel, as an agent tells them."""
     name = writer.text("step:7")
     writer.write(
         RecordType.API,
-        start_ns=at + 300, end_ns=at + 400, thread_id=9, correlation_id=5, call=211, domain=1,
+        start_ns=at + 300, end_ns=at + 400, thread_id=9, correlation_id=call, call=211, domain=1,
         window=window,
     )  # fmt: skip
     writer.write(
         RecordType.RANGE,
-        start_ns=at + 200, end_ns=at + 500, id=2, parent_id=1, thread_id=9,
+        start_ns=at + 200, end_ns=at + 500, id=2 * call, parent_id=2 * call - 1, thread_id=9,
         name=writer.text("layer_0"), depth=1,
     )  # fmt: skip
-    writer.write(RecordType.RANGE, start_ns=at, end_ns=at + 1000, id=1, thread_id=9, name=name)
+    writer.write(
+        RecordType.RANGE,
+        start_ns=at, end_ns=at + 1000, id=2 * call - 1, thread_id=9, name=name,
+    )  # fmt: skip
     writer.write(
         RecordType.STEP,
         start_ns=at, end_ns=at + 1000, number=7, thread_id=9, name=name, window=window,
@@ -58,7 +63,7 @@ def one_step(writer: RingWriter, at: int = T0, window: int = 1, covered: int = 1
     )  # fmt: skip
     writer.write(
         RecordType.KERNEL,
-        start_ns=at + 600, end_ns=at + 650, correlation_id=5, name=writer.text("gemm"),
+        start_ns=at + 600, end_ns=at + 650, correlation_id=call, name=writer.text("gemm"),
         stream=7, grid_x=4, grid_y=1, grid_z=1, block_x=128, block_y=1, block_z=1, window=window,
     )  # fmt: skip
 
@@ -114,6 +119,49 @@ def test_a_step_cut_by_a_window_is_partial_and_so_are_its_kernels(host):
     host.source.step()
     partial = {row["kind"] for row in host.spans() if row["flags"] & SpanFlag.PARTIAL}
     assert partial == {SpanKind.STEP, SpanKind.KERNEL}
+
+
+def test_whole_steps_stand_for_others_and_cut_ones_for_themselves(host):
+    writer = RingWriter(host.folder)
+    one_step(writer)
+    one_step(writer, at=T0 + 5000, covered=0, call=6)
+    close_window(writer, steps=1, seen=50, partial=1)
+    host.source.step()
+    weights = {
+        (row["kind"], row["start_ns"] >= T0 + 5000): resource.get("spanlite.capture.weight")
+        for batch, resource in host.sink.written
+        for row in batch.to_pylist()
+    }
+    assert weights[SpanKind.KERNEL, False] == weights[SpanKind.RUNTIME_CALL, False] == 50
+    assert weights[SpanKind.KERNEL, True] is weights[SpanKind.RUNTIME_CALL, True] is None
+
+
+def test_what_another_library_calls_work_is_said_of_its_call(host):
+    writer = RingWriter(host.folder)
+    one_step(writer)
+    writer.write(RecordType.EXTERNAL, correlation_id=5, kind=3, external_id=42)
+    writer.write(RecordType.EXTERNAL, correlation_id=6, kind=3, external_id=43)
+    close_window(writer)
+    host.source.step()
+    (call,) = [row for row in host.spans() if row["kind"] == SpanKind.RUNTIME_CALL]
+    assert json.loads(call["attributes"]) == {"external.kind": "custom0", "external.id": 42}
+
+
+def test_a_range_of_start_and_end_is_nobodys_parent(host):
+    """It overlaps the steps of its thread and need not nest."""
+    writer = RingWriter(host.folder)
+    one_step(writer)
+    writer.write(
+        RecordType.RANGE,
+        start_ns=T0 - 100, end_ns=T0 + 450, id=3, thread_id=9, name=writer.text("load"),
+        head_flags=START_END,
+    )  # fmt: skip
+    close_window(writer)
+    host.source.step()
+    by_name = {row["name"]: row for row in host.spans()}
+    assert by_name["layer_0"]["parent_span_id"] == by_name["step:7"]["span_id"]
+    assert by_name["step:7"]["parent_span_id"] == 0
+    assert by_name["load"]["kind"] == SpanKind.NVTX_RANGE
 
 
 def test_odd_times_are_flagged_and_not_hidden(host):

@@ -16,6 +16,7 @@ from spanlite.codec import BatchView
 from spanlite.errors import ServiceError, UsageError
 from spanlite_collectors.delivery import KafkaSink, Role, add_delivery_arguments, open_sink
 from spanlite_collectors.delivery.arguments import open_spool, parse_bytes
+from spanlite_collectors.sinks import CAPTURE_WEIGHT
 from spanlite_stack import StackInfo
 
 MakeSpans = Callable[..., pa.RecordBatch]
@@ -103,11 +104,12 @@ class TestWithBroker:
         self, flags: tuple[str, ...], stack: StackInfo, make_spans: MakeSpans, read_all: ReadAll
     ) -> None:
         with open_sink(parse(*flags, "--head-sample", "0.25"), "test") as sink:
-            sink.write(make_spans(20_000), {})
+            sink.write(make_spans(20_000), {CAPTURE_WEIGHT: 8})
         views = read_all(stack.bootstrap, flags[3])
         sizes: dict[int, int] = defaultdict(int)
         for view in views:
             assert view.header.sampling_probability in (0.25, 0)
+            assert view.header.capture_probability == (0.125 if view.header.span_count else 0)
             for low in view.column("trace_id_low"):
                 sizes[int(low)] += 1
         assert set(sizes.values()) == {20}
