@@ -1,8 +1,9 @@
 """Where a tile's rows lie in shared memory, and which layout conflicts least.
 
 A layout is a pitch (bytes from row to row) and a swizzle: 16-byte chunks change places by an
-exclusive or of address bits. The swizzles are those of TMA and `wgmma`: in a span of 32, 64 or
-128 bytes, bits 4.. of the address take bits 7.. in.
+exclusive or. The swizzles of TMA and `wgmma` work on the address: in a span of 32, 64 or 128
+bytes, bits 4.. take bits 7.. in. A kernel that computes its own addresses can as well take in
+the row's number, which works for rows longer than 128 bytes too.
 """
 
 from __future__ import annotations
@@ -38,20 +39,31 @@ def swizzle(addresses: ArrayLike, span_bytes: int) -> Ints:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Rows `pitch_bytes` apart; within them a swizzle."""
+    """Rows `pitch_bytes` apart; within them a swizzle of TMA's, or `xor_rows`, but not both.
+
+    `xor_rows`: a power of two; the chunk's number takes in `row % xor_rows`. 1: nothing.
+    """
 
     pitch_bytes: int
     swizzle_bytes: int = 0
+    xor_rows: int = 1
 
     def address(self, row: ArrayLike, byte: ArrayLike) -> Ints:
         """Of a byte in a row."""
-        flat = np.asarray(row, np.int64) * self.pitch_bytes + np.asarray(byte, np.int64)
-        return swizzle(flat, self.swizzle_bytes)
+        rows = np.asarray(row, np.int64)
+        moved = np.asarray(byte, np.int64) ^ rows % self.xor_rows * CHUNK_BYTES
+        return swizzle(rows * self.pitch_bytes + moved, self.swizzle_bytes)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether each byte lies where its row and place say."""
+        return not self.swizzle_bytes and self.xor_rows == 1
 
     @property
     def name(self) -> str:
         """For people."""
         suffix = f", {self.swizzle_bytes}-byte swizzle" if self.swizzle_bytes else ""
+        suffix += f", chunk ^ row % {self.xor_rows}" if self.xor_rows > 1 else ""
         return f"pitch {self.pitch_bytes} B{suffix}"
 
 
@@ -90,12 +102,16 @@ class Proposal:
         return self.wavefronts - self.ideal
 
 
-def candidates(row_bytes: int) -> list[Layout]:
-    """No change; a swizzle that fits the row; each padding that can make a difference."""
+def candidates(row_bytes: int, align_bytes: int) -> list[Layout]:
+    """No change; swizzles that fit the row; each padding that can make a difference."""
     made = [Layout(row_bytes, span) for span in SWIZZLES if span == 0 or row_bytes % span == 0]
-    step = CHUNK_BYTES if row_bytes % CHUNK_BYTES == 0 else 4
-    made += [Layout(row_bytes + extra) for extra in range(step, PERIOD_BYTES, step)]
-    return made
+    made += [
+        Layout(row_bytes, xor_rows=rows)
+        for rows in (2, 4, 8)
+        if row_bytes % (CHUNK_BYTES * rows) == 0
+    ]
+    paddings = range(align_bytes - row_bytes % align_bytes, PERIOD_BYTES, align_bytes)
+    return made + [Layout(row_bytes + extra) for extra in paddings]
 
 
 def propose(rows: int, row_bytes: int, accesses: Sequence[TileAccess]) -> list[Proposal]:
@@ -103,9 +119,11 @@ def propose(rows: int, row_bytes: int, accesses: Sequence[TileAccess]) -> list[P
 
     Layouts in which an access would be misaligned are left out.
     """
-    found = [_proposal(rows, row_bytes, layout, accesses) for layout in candidates(row_bytes)]
+    align = max(4, *(access.access.width_bytes for access in accesses))
+    layouts = candidates(row_bytes, align)
+    found = [_proposal(rows, row_bytes, layout, accesses) for layout in layouts]
     usable = [one for one in found if one is not None]
-    return sorted(usable, key=lambda p: (p.conflicts, p.extra_bytes, p.layout.swizzle_bytes))
+    return sorted(usable, key=lambda p: (p.conflicts, p.extra_bytes, not p.for_tma))
 
 
 def _proposal(
@@ -117,5 +135,5 @@ def _proposal(
     totals = [sum(column) for column in zip(*by_access.values(), strict=True)]
     extra = rows * (layout.pitch_bytes - row_bytes)
     # TMA's box is as wide as its swizzle; a wider row is several boxes beside each other.
-    for_tma = extra == 0 and layout.swizzle_bytes in (0, row_bytes)
+    for_tma = extra == 0 and layout.xor_rows == 1 and layout.swizzle_bytes in (0, row_bytes)
     return Proposal(layout, totals[0], totals[1], extra, by_access, for_tma)

@@ -151,4 +151,8 @@ def _distinct_words(access: Access, given: Ints, on: NDArray[np.bool_]) -> Ints:
     new[..., 1:] = flat[..., 1:] != flat[..., :-1]
     new &= flat >= 0
     bank = np.where(new, flat % BANKS, BANKS)
-    return np.asarray((bank[..., None] == np.arange(BANKS)).sum(axis=-2), np.int64)
+    # One count for each phase and bank; what is no new word goes to a bank of its own.
+    phases = bank.size // bank.shape[-1]
+    place = bank.reshape(phases, -1) + np.arange(phases)[:, None] * (BANKS + 1)
+    counts = np.bincount(place.ravel(), minlength=phases * (BANKS + 1))
+    return counts.reshape(*given.shape[:-1], BANKS + 1)[..., :BANKS]
