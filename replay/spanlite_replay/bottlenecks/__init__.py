@@ -1,0 +1,1 @@
+"""Where the time of each step went, and what made slow steps slow."""
