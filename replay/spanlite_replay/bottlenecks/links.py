@@ -29,7 +29,7 @@ class Links:
     waited_for: list[int]  # of a call: the device span whose end it waited for
     calls: dict[int, tuple[list[int], list[int]]]  # thread -> (starts, positions)
     launches: BOOL  # which spans are calls that launched something
-    latency_ns: int  # from a launch call's start to the device's, at best
+    latency_ns: list[int]  # from a call's start to the device's at best, by the call's name
 
 
 def link(rec: Recorded) -> Links:
@@ -106,13 +106,18 @@ def _calls(rec: Recorded) -> dict[int, tuple[list[int], list[int]]]:
     }
 
 
-def _latency(rec: Recorded, before: I64) -> int:
-    """From call to start of launches on an idle stream, the quick ones."""
+def _latency(rec: Recorded, before: I64) -> list[int]:
+    """From call to start of launches on an idle stream, the quick ones of each call's name."""
     work = rec.work
     device = np.flatnonzero(rec.is_device & (work.launched_by >= 0))
     call = work.launched_by[device]
     ahead = before[device]
     idle = (ahead < 0) | (rec.end[np.maximum(ahead, 0)] <= rec.start[call])
     took = (rec.start[device] - rec.start[call])[idle]
-    took = took[took > 0]
-    return int(np.quantile(took, QUICK_SHARE)) if len(took) else USUAL_LATENCY_NS
+    name = rec.name[call[idle]]
+    found = [USUAL_LATENCY_NS] * len(rec.names)
+    for one in np.unique(name).tolist():
+        mine = took[(name == one) & (took > 0)]
+        if len(mine):
+            found[one] = int(np.quantile(mine, QUICK_SHARE))
+    return found

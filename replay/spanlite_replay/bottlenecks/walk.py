@@ -19,7 +19,7 @@ from spanlite_replay.bottlenecks.recorded import Recorded
 #: The device goes on within this after what it waited for; healthy gaps are 0.3 to 2 us.
 SLACK_NS = 2_500
 #: What ended on another stream this shortly before is taken for what was waited for.
-NEAR_NS = 5_000
+NEAR_NS = 10_000
 #: Moves without any time passing that are believed.
 STALLED = 16
 
@@ -47,7 +47,7 @@ class Walker:
         self.thread = rec.work.thread.tolist()
         self.launches = links.launches.tolist()
         self.waits = [bool(WAITS.search(name)) for name in rec.names]
-        self.name = rec.name.tolist()
+        self.name: list[int] = rec.name.tolist()
         self.rows: Rows = []
 
     def all(self) -> Stretches:
@@ -110,7 +110,7 @@ class Walker:
         began = self.now
         free = min(self.end[ahead], began) if ahead >= 0 else -1
         issued = self.start[call] if call >= 0 else -1
-        launched = min(issued + self.links.latency_ns, began) if call >= 0 else -1
+        launched = min(issued + self._latency(call), began) if call >= 0 else -1
         if began - max(free, launched) > SLACK_NS and self._follows(span, other, free, launched):
             self._to(min(self.end[other], began), Reason.GAP, span)
             return True, other
@@ -133,11 +133,15 @@ class Walker:
         return self.links.other_known[span] or self.start[span] - self.end[other] <= NEAR_NS
 
     def _came_from(self, span: int, call: int, began: int) -> tuple[bool, int]:
-        back = max(self.end[call], self.start[call] + self.links.latency_ns)
-        if began - back > 4 * self.links.latency_ns:
-            self._to(back + self.links.latency_ns, Reason.WAITS_UNKNOWN, span)
+        latency = self._latency(call)
+        back = max(self.end[call], self.start[call] + latency)
+        if began - back > 4 * latency:
+            self._to(back + latency, Reason.WAITS_UNKNOWN, span)
         self._to(self.start[call], Reason.LAUNCH, span)
         return False, self.thread[call]
+
+    def _latency(self, call: int) -> int:
+        return self.links.latency_ns[self.name[call]]
 
     # ---- on the host -----------------------------------------------------------------
 
