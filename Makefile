@@ -4,7 +4,7 @@ UV := .tools/bin/uv
 RUN := .venv/bin/
 JARS := pipeline/spanlite_pipeline/jars/.done deploy/spanlite_stack/jars/.done
 
-.PHONY: setup agent demo test check bench proto format clean
+.PHONY: setup agent demo test check bench lab-h200 proto format clean
 
 setup: .venv/.done $(JARS)
 
@@ -41,6 +41,12 @@ check: setup
 
 bench: setup bench/flink_sql/jars/.done
 	$(RUN)python -m bench
+
+# On a machine with an H200, nvcc and ncu; needs numpy alone. Makes the tables anew that the lab's
+# benches replay: every program bench/h200/*_table.py.
+lab-h200:
+	set -e; for program in bench/h200/*_table.py; do \
+	  PYTHONPATH=proto:collectors:replay:analytics:. python3 -m bench.h200.$$(basename $$program .py); done
 
 proto: $(UV)
 	scripts/generate-proto
