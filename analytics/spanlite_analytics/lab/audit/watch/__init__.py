@@ -1,0 +1,1 @@
+"""The rules that look on while a kernel runs."""
