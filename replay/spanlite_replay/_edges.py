@@ -250,6 +250,41 @@ class Finder:
         held = self.end[call] >= self.end[copy]
         return copy[held], call[held], np.ones(int(held.sum()), dtype=np.bool_)
 
+    # ---- graphs ----------------------------------------------------------------------
+
+    def graphs(self) -> Found:
+        """A graph is one item of its stream: nothing of it starts before what came before it
+        there, and what comes next waits for all of it. Its stream is taken for that of its
+        first node."""
+        launched = self.launched_by()[self.device]
+        nodes = self.device[(launched >= 0) & (np.bincount(launched + 1)[launched + 1] > 1)]
+        call, stream = launched[np.isin(self.device, nodes)], self.stream[nodes]
+        order = np.lexsort((nodes, stream, call))
+        nodes, call, stream = nodes[order], call[order], stream[order]
+        new = np.ones(len(nodes), dtype=np.bool_)
+        new[1:] = (call[1:] != call[:-1]) | (stream[1:] != stream[:-1])
+        first, last = nodes[new], nodes[np.append(new[1:], True)[: len(nodes)]]
+        # The branch that starts first lies on the graph's own stream.
+        branch = np.lexsort((first, call[new]))
+        heads = np.flatnonzero(np.diff(call[new][branch], prepend=-1))
+        home = np.repeat(branch[heads], np.diff(np.append(heads, len(branch))))
+        other, own = branch[branch != home], home[branch != home]
+        previous, following = self._neighbours()
+        before = np.concatenate((previous[first[own]], last[other]))
+        after = np.concatenate((first[other], following[last[own]]))
+        there = (before >= 0) & (after >= 0)
+        return before[there], after[there], np.ones(int(there.sum()), dtype=np.bool_)
+
+    def _neighbours(self) -> tuple[I64, I64]:
+        """(the one before on its stream, the one after) of each span, -1 for none."""
+        previous = np.full(len(self.row), -1, dtype=np.int64)
+        following = previous.copy()
+        lanes = self.device[np.argsort(self.stream[self.device], kind="stable")]
+        same = self.stream[lanes[1:]] == self.stream[lanes[:-1]]
+        previous[lanes[1:][same]] = lanes[:-1][same]
+        following[lanes[:-1][same]] = lanes[1:][same]
+        return previous, following
+
     # ---- what was observed -----------------------------------------------------------
 
     def observed(self, home: pa.Table) -> Found:

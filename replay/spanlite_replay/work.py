@@ -7,7 +7,8 @@ shape (spans,) and every edge names two positions.
   copies and memsets; both follow from `thread`, `stream` and the order of positions.
 - `launched_by` is the call that a kernel or copy came from.
 - **Edges** are the rest: `EVENT`, a stream waits for another (recorded by CUPTI); `SYNC`, a
-  call returns only when the device has come so far; `OBSERVED`, with `deps="observed"`: what
+  call returns only when the device has come so far; `GRAPH`, what comes before and after a CUDA
+  graph on its stream waits for all its branches; `OBSERVED`, with `deps="observed"`: what
   had ended on another stream before this started. Whatever is not recorded is `inferred`.
 """
 
@@ -54,6 +55,7 @@ class EdgeKind(IntEnum):
     EVENT = 0
     SYNC = 1
     OBSERVED = 2
+    GRAPH = 3
 
 
 @dataclass(frozen=True)
@@ -169,7 +171,11 @@ def build_work(plan: Plan, deps: Deps) -> Work:
         rec, row, start_ns, duration_ns, kind, thread, stream, device,
         _calls_of(rec, row, device, calls),
     )  # fmt: skip
-    edges = [(*finder.events(), EdgeKind.EVENT), (*finder.syncs(), EdgeKind.SYNC)]
+    edges = [
+        (*finder.events(), EdgeKind.EVENT),
+        (*finder.syncs(), EdgeKind.SYNC),
+        (*finder.graphs(), EdgeKind.GRAPH),
+    ]
     if deps == "observed":
         home = streams.select(["host", "process_id", "device"])
         edges.append((*finder.observed(home), EdgeKind.OBSERVED))

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import functools
+import io
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from spanlite.archive import schema
 from spanlite.archive.layout import INCOMING, Archive
@@ -92,6 +95,28 @@ def _rows(rows: list[dict[str, Any]]) -> pa.Table:
 def make_rows() -> Callable[[list[dict[str, Any]]], pa.Table]:
     """`make_rows([{"kind": "kernel", "start_ns": 0, ...}, ...])`: rows as the archive has them."""
     return _rows
+
+
+@functools.cache
+def _imported(path: Path) -> pa.Table:
+    """A recording as the archive has it."""
+    from spanlite_collectors.importers import import_file
+    from spanlite_collectors.sinks import MemorySink
+
+    sink = MemorySink()
+    import_file(path, sink)
+    builder = SpanFileBuilder()
+    header = pb.BatchHeader(bucket=0, bucket_count=1, producer="p")
+    for batch, resource in sink.written:
+        builder.add(BatchView(encode_batch(Batch(header, batch, resource))))
+    parts = [pq.read_table(io.BytesIO(data)) for _, data, _ in builder.finish()]
+    return pa.concat_tables(parts)
+
+
+@pytest.fixture(scope="session")
+def import_rows() -> Callable[[Path], pa.Table]:
+    """`import_rows(path)`: a recording as rows of the archive's `spans`."""
+    return _imported
 
 
 @pytest.fixture

@@ -1,0 +1,113 @@
+"""The flags of `replay` that choose a target, and the target they choose."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import secrets
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from spanlite.errors import UsageError
+from spanlite.occupancy import KNOWN_GPUS
+from spanlite.settings import add_bootstrap_argument, bootstrap_of
+from spanlite.topics import RAW_TOPIC
+
+from spanlite_replay.commands._flags import DEPS_HELP
+from spanlite_replay.commands._progress import Progress
+from spanlite_replay.recording import PLAN_COLUMNS
+from spanlite_replay.targets.base import Target
+from spanlite_replay.targets.dry import DryTarget
+from spanlite_replay.work import WORK_COLUMNS, Deps
+
+TARGETS = ("dry", "kafka", "sim")
+_REPLAY_ID = re.compile(r"[A-Za-z0-9._:/-]{1,100}")
+
+
+def add_targets(parser: argparse.ArgumentParser) -> None:
+    """Declare the flags."""
+    group = parser.add_argument_group("target")
+    group.add_argument(
+        "--target",
+        choices=TARGETS,
+        default="dry",
+        help="dry: write the schedule (default); kafka: send the spans again with new ids; "
+        "sim: run the GPU work on a model of a GPU",
+    )
+    group.add_argument(
+        "--out",
+        metavar="FILE",
+        help="dry: schedule as .jsonl or .parquet (default: print it); sim: what was observed, "
+        "as .parquet",
+    )
+    add_bootstrap_argument(group)
+    group.add_argument("--topic", help=f"kafka: topic (default {RAW_TOPIC})")
+    group.add_argument(
+        "--replay-id",
+        metavar="ID",
+        help="marks the spans that kafka sends (and decides their ids), and what sim observed",
+    )
+    group.add_argument("--deps", choices=["stream", "observed"], help=f"sim: {DEPS_HELP}")
+    group.add_argument(
+        "--host",
+        choices=["open", "closed"],
+        help="sim: calls keep the plan's deadlines (open, default), or each follows the one "
+        "before it after the recorded time, so that a faster device is fed sooner (closed)",
+    )
+    group.add_argument(
+        "--gpu", metavar="NAME", help=f"sim: the GPU, of {', '.join(KNOWN_GPUS)} (default H200)"
+    )
+
+
+def columns_of(args: argparse.Namespace) -> Sequence[str] | None:
+    """The archive's columns that the target needs; None: all."""
+    return {"kafka": None, "sim": WORK_COLUMNS}.get(args.target, PLAN_COLUMNS)
+
+
+def deps_of(args: argparse.Namespace) -> Deps | None:
+    """What spans wait for, where the target needs to know. None on `sim`: as a plan says."""
+    return (args.deps or "stream") if args.target == "sim" else None
+
+
+def check_target(args: argparse.Namespace) -> None:
+    """Raises UsageError for flags of another target."""
+    for is_wrong, message in _conflicts(args, args.target):
+        if is_wrong:
+            raise UsageError(message)
+
+
+def _conflicts(args: argparse.Namespace, target: str) -> Iterator[tuple[object, str]]:
+    kafka, sim = target == "kafka", target == "sim"
+    yield kafka and args.out, "--out is of --target dry and --target sim"
+    yield not kafka and args.bootstrap, "--bootstrap needs --target kafka"
+    yield not kafka and args.topic, "--topic needs --target kafka"
+    yield target == "dry" and args.replay_id, "--replay-id needs --target kafka or --target sim"
+    for flag in ("deps", "host", "gpu"):
+        yield not sim and getattr(args, flag), f"--{flag} needs --target sim"
+    yield (
+        args.replay_id and not _REPLAY_ID.fullmatch(args.replay_id),
+        f"--replay-id '{args.replay_id}' may hold letters, digits and . _ : / - only",
+    )
+
+
+def make_target(args: argparse.Namespace, bucket_count: int, progress: Progress) -> Target:
+    """The target. Raises UsageError."""
+    out = None if args.out is None else Path(args.out)
+    if args.target == "dry":
+        return DryTarget(out, sys.stdout)
+    now = time.strftime("%Y%m%dT%H%M%S", time.gmtime())
+    replay_id = args.replay_id or f"{now}-{secrets.token_hex(4)}"
+    if args.target == "sim":
+        from spanlite_replay.sim import known_model
+        from spanlite_replay.sim.model import DEFAULT_GPU
+        from spanlite_replay.targets.sim import SimTarget
+
+        return SimTarget(known_model(args.gpu or DEFAULT_GPU), replay_id, args.host or "open", out)
+    # Only here, so that a dry run does not load the Kafka client.
+    from spanlite_replay.targets.kafka import KafkaTarget
+
+    return KafkaTarget(
+        bootstrap_of(args), replay_id, bucket_count, args.topic or RAW_TOPIC, progress.count
+    )

@@ -1,0 +1,215 @@
+"""The event loop: spans of one process start and end, waiting calls return.
+
+Kernels that run side by side all progress at one pace, `1 / slowdown`. So their ends are kept
+in **virtual time**, which advances at that pace: a change of pace moves none of them.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+
+#: Room counts as full from here on; sums of shares are not exact.
+FULL = 1.0 - 1e-9
+
+
+@dataclass
+class Program:
+    """Lists by span of the device (in stream order), and by waiting call. Times in ns."""
+
+    segment: list[int]  # whose start decides its launch, -1: `floor` alone does
+    after: list[float]
+    floor: list[float]
+    gap: list[float]
+    solo: list[float]  # time taken alone
+    engine: list[int]  # see model.engine
+    room: list[float]
+    waiting_for: list[int]  # how many spans must end first
+    then: list[tuple[int, ...]]  # spans that wait for this one
+    wakes: dict[int, list[int]]  # waiting calls that wait for a span
+    # waiting calls
+    call_segment: list[int]
+    call_after: list[float]
+    call_floor: list[float]
+    call_cost: list[float]
+    call_delay: list[float]
+    call_waits: list[int]  # for how many spans
+    call_next: list[int]  # the segment that it starts on return, -1 for none
+    begins: list[float | None]  # of each segment: when it starts, where that is known
+    last_call: list[int]  # the waiting call that ends each segment, -1 for none
+    by_plan: list[int]  # the spans by planned start
+    pace: list[float] = field(default_factory=lambda: [1.0])  # slowdown by kernels that run
+
+
+@dataclass
+class Ran:
+    """When each span started and ended, when each waiting call returned."""
+
+    start: list[float]
+    end: list[float]
+    returned: list[float]
+    begins: list[float | None]
+    given_up: int  # waits that could never end
+
+
+def run(program: Program) -> Ran:
+    """Run it to the end. What waits for itself (clock anomalies) is let go, and counted."""
+    p = program
+    count = len(p.solo)
+    start, end = [-1.0] * count, [0.0] * count
+    segment, after, floor, gap = p.segment, p.after, p.floor, p.gap
+    solo, engine, room, then, wakes = p.solo, p.engine, p.room, p.then, p.wakes
+    pending, pace, begins = p.waiting_for, p.pace, p.begins
+    parked: dict[int, list[int]] = {}  # spans whose segment has not begun
+    calls = _Calls(p, parked)
+    todo = calls.begin_known()
+    ready: list[tuple[float, int]] = []  # (when, span), or (when, span + count) as it ends
+    running: list[tuple[float, int]] = []  # (virtual end, kernel)
+    full: deque[int] = deque()
+    free = [0.0, 0.0, 0.0, 0.0]  # when each copy engine is
+    now = virtual = held = 0.0
+    slow, kernels, given_up, alive = 1.0, 0, 0, count
+    limit = len(pace) - 1
+
+    todo += [span for span in range(count) if not pending[span]]
+    while True:
+        # Launch what has become free to go.
+        if todo:
+            for span in todo:
+                number = segment[span]
+                if number >= 0:
+                    begin = begins[number]
+                    if begin is None:
+                        parked.setdefault(number, []).append(span)
+                        continue
+                    when = begin + after[span]
+                    if when < floor[span]:
+                        when = floor[span]
+                else:
+                    when = floor[span]
+                soonest = now + gap[span]
+                heappush(ready, (when if when > soonest else soonest, span))
+            todo = []
+        # The next event: the end of a kernel, or what is ready.
+        if running:
+            when = now + (running[0][0] - virtual) * slow
+            if not ready or when <= ready[0][0]:
+                virtual, span = heappop(running)
+                now = when
+                kernels -= 1
+                held = held - room[span] if kernels else 0.0
+                slow = pace[kernels if kernels < limit else limit]
+                if held > slow:
+                    slow = held
+                if full and held < FULL:
+                    heappush(ready, (now, full.popleft()))
+                end[span] = now
+                alive -= 1
+                for other in then[span]:
+                    pending[other] -= 1
+                    if not pending[other]:
+                        todo.append(other)
+                if span in wakes:
+                    todo += calls.wake(wakes[span], now)
+                continue
+        elif not ready:
+            if not alive:
+                break
+            given_up += 1
+            todo = calls.let_go(start, now)
+            continue
+        when, span = heappop(ready)
+        virtual += (when - now) / slow
+        now = when
+        if span >= count:
+            span -= count
+            end[span] = now
+            alive -= 1
+            for other in then[span]:
+                pending[other] -= 1
+                if not pending[other]:
+                    todo.append(other)
+            if span in wakes:
+                todo += calls.wake(wakes[span], now)
+            continue
+        kind = engine[span]
+        if kind == 0:
+            if held >= FULL and kernels:
+                full.append(span)
+                continue
+            kernels += 1
+            held += room[span]
+            slow = pace[kernels if kernels < limit else limit]
+            if held > slow:
+                slow = held
+            start[span] = now
+            heappush(running, (virtual + solo[span], span))
+            continue
+        if kind > 1:
+            if free[kind] > now:
+                heappush(ready, (free[kind], span))
+                continue
+            free[kind] = now + solo[span]
+        start[span] = now
+        heappush(ready, (now + solo[span], span + count))
+    return Ran(start, end, calls.returned, begins, given_up)
+
+
+class _Calls:
+    """Waiting calls, and the segments that begin as they return."""
+
+    def __init__(self, program: Program, parked: dict[int, list[int]]) -> None:
+        self._p, self._parked = program, parked
+        self.returned = [0.0] * len(program.call_cost)
+        self._next = 0  # place in `by_plan`: what comes before has started
+
+    def begin_known(self) -> list[int]:
+        """Segments whose begin is known from the outset. Returns what is free to go."""
+        freed: list[int] = []
+        for number, begin in enumerate(list(self._p.begins)):
+            if begin is not None:
+                freed += self._begin(number, begin)
+        return freed
+
+    def wake(self, calls: list[int], now: float) -> list[int]:
+        """One span that these calls wait for has ended. Returns the spans that are free to go."""
+        p, freed = self._p, []
+        for call in calls:
+            p.call_waits[call] -= 1
+            begin = p.begins[p.call_segment[call]]
+            if not p.call_waits[call] and begin is not None:
+                freed += self._return(call, begin, now)
+        return freed
+
+    def _begin(self, number: int, begin: float) -> list[int]:
+        self._p.begins[number] = begin
+        freed = self._parked.pop(number, [])
+        call = self._p.last_call[number]
+        if call >= 0 and not self._p.call_waits[call]:
+            freed = freed + self._return(call, begin, -1.0)
+        return freed
+
+    def _return(self, call: int, begin: float, now: float) -> list[int]:
+        """The call returns: it has begun, and what it waited for ended at `now`."""
+        p = self._p
+        starts = max(begin + p.call_after[call], p.call_floor[call])
+        self.returned[call] = max(starts + p.call_cost[call], now + p.call_delay[call])
+        number = p.call_next[call]
+        return self._begin(number, self.returned[call]) if number >= 0 else []
+
+    def let_go(self, start: list[float], now: float) -> list[int]:
+        """Nothing can go on: the next span of the plan goes, whatever it waits for."""
+        p = self._p
+        while start[p.by_plan[self._next]] >= 0:
+            self._next += 1
+        span = p.by_plan[self._next]
+        number = p.segment[span]
+        if number >= 0 and p.begins[number] is None:
+            freed = self._begin(number, now)
+            return freed if not p.waiting_for[span] else [*freed, self._free(span)]
+        return [self._free(span)]
+
+    def _free(self, span: int) -> int:
+        self._p.waiting_for[span] = 0
+        return span
