@@ -10,9 +10,9 @@ from __future__ import annotations
 import ctypes
 import json
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -114,12 +114,18 @@ class TorchLoad:
 
     def step(self, number: int) -> None:
         """One decode step, waited for; under no_grad."""
+        with self.around(number):
+            if self.graph is None:
+                self._forward()
+            else:
+                self.graph.replay()
+            self.torch.cuda.synchronize()
+
+    @contextmanager
+    def around(self, number: int) -> Iterator[None]:
+        """The step's range, of torch's NVTX: it keeps Python's lock."""
         self.push(f"step:{number % 1000}")
-        if self.graph is None:
-            self._forward()
-        else:
-            self.graph.replay()
-        self.torch.cuda.synchronize()
+        yield
         self.pop()
 
     def checksum(self) -> str:
@@ -128,6 +134,18 @@ class TorchLoad:
 
         bits = [s.view(self.torch.int16).cpu().numpy().tobytes() for s in self.states]
         return hashlib.sha256(b"".join(bits)).hexdigest()[:16]
+
+
+class HelperLoad(TorchLoad):
+    """Its steps are those of `spanlite.instrument`, which let go of Python's lock at their edges,
+    so that the agent can hold the threads of one process."""
+
+    @contextmanager
+    def around(self, number: int) -> Iterator[None]:
+        from spanlite import instrument
+
+        with instrument.step(number=number):
+            yield
 
 
 class StandInLoad:
@@ -144,6 +162,7 @@ class StandInLoad:
 
     def step(self, number: int) -> None:
         """One step of small kernels."""
+        self.cuda.standin_context(0)  # of this thread
         self.shim.shim_push(f"step:{number % 1000}".encode())
         if self.graph:
             self.cuda.standin_graph_launch(self.graph, 7, ctypes.c_uint64(10_000))
@@ -181,25 +200,28 @@ def profiled(load: Any, steps: int, first: int) -> list[int]:
     return times
 
 
-def in_threads(loads: list[Any], steps: int, first: int) -> list[int]:
-    """Several threads, each stepping a decoder of its own."""
-    times: list[int] = []
-    threads = [
-        threading.Thread(target=lambda load=load: times.extend(timed(load, steps, first)))
-        for load in loads
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return times
+class Threads:
+    """A thread for each decoder, for as long as the process lives, as a server has them."""
+
+    def __init__(self) -> None:
+        self._pools: list[ThreadPoolExecutor] = []
+
+    def run(self, loads: list[Any], steps: int, first: int) -> list[int]:
+        """All at once; the times of all."""
+        while len(self._pools) < len(loads):
+            self._pools.append(ThreadPoolExecutor(1))
+        pairs = zip(self._pools, loads, strict=False)
+        futures = [pool.submit(timed, load, steps, first) for pool, load in pairs]
+        return [time for future in futures for time in future.result()]
 
 
 def main() -> None:
     """Answer requests until stdin closes."""
     stand_in = "--stand-in" in sys.argv
-    make: Callable[[str], Any] = StandInLoad if stand_in else TorchLoad
+    torch_load = HelperLoad if "--helper" in sys.argv else TorchLoad
+    make: Callable[[str], Any] = StandInLoad if stand_in else torch_load
     loads: dict[str, Any] = {}
+    threads = Threads()
     if not stand_in:
         import torch
 
@@ -214,7 +236,8 @@ def main() -> None:
         mine = [loads[f"{name}/{position}"] for position, name in enumerate(names)]
         run = profiled if request.get("profile") else timed
         steps = request["steps"]
-        times = run(mine[0], steps, taken) if len(mine) == 1 else in_threads(mine, steps, taken)
+        one = len(mine) == 1
+        times = run(mine[0], steps, taken) if one else threads.run(mine, steps, taken)
         taken += steps
         print(json.dumps({"ns": times, "sum": [load.checksum() for load in mine]}), flush=True)
 

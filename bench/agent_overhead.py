@@ -18,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -46,6 +47,7 @@ LEVELS: dict[str, dict[str, str] | None] = {
 GOALS = {"ranges": 0.2, "windows": 1.0}
 P99_GOALS = {"windows": 2.0}
 WORKLOADS = ("graphs", "graphs_600us", "eager", "graphs_s4")
+PARTS = ("clock", "stress", "attribution", "overhead")
 #: All workers share these cores, as one runs at a time and cores differ.
 CORES = range(2, 6) if (os.cpu_count() or 1) >= 8 else range(os.cpu_count() or 1)
 #: Steps of torch.profiler's turns, as a share: it keeps all events and parses them at the end.
@@ -87,8 +89,10 @@ class Worker:
         self.process.wait(60)
 
 
-def start(name: str, agent: dict[str, str] | None, rings: Path, stand_in: bool) -> Worker:
-    """A process, under the agent where settings for one are given."""
+def start(
+    name: str, agent: dict[str, str] | None, rings: Path, stand_in: bool, *words: str
+) -> Worker:
+    """A process, under the agent where settings for one are given; `words`: its own flags."""
     environment = os.environ | {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
     if agent is not None:
         environment |= {
@@ -100,7 +104,8 @@ def start(name: str, agent: dict[str, str] | None, rings: Path, stand_in: bool) 
         } | {f"SPANLITE_AGENT_{key}": value for key, value in agent.items()}
     if stand_in:
         environment["LD_LIBRARY_PATH"] = str(STAND_IN)
-    command = [sys.executable, "-m", "bench._agent_worker", *(["--stand-in"] if stand_in else [])]
+    flags = [*(["--stand-in"] if stand_in else []), *words]
+    command = [sys.executable, "-m", "bench._agent_worker", *flags]
     process = subprocess.Popen(
         command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT
     )
@@ -185,35 +190,6 @@ def report_records(workers: list[Worker], drain: RingDrain) -> None:
     emit("agent.unaccounted_records", missing, "records", 0, whole_steps=steps)
 
 
-def stress(stand_in: bool, windows: int, limit_s: float) -> None:
-    """Open and close windows as fast as they go, in both ways, and compare the model's bits."""
-    ways = {"proven": "graphs_s4", "never": "graphs_s4+eager+graphs_s8"}
-    for detach, run in ways.items():
-        with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
-            drain = RingDrain(Path(folder))
-            settings = {"DETACH": detach, "WINDOW_SECONDS": "0", "WINDOW_STEPS": "1",
-                        "BUDGET_PCT": "100000"}  # fmt: skip
-            watched = start(f"stress_{detach}", settings, Path(folder), stand_in)
-            plain = start("plain", None, Path(folder), stand_in)
-            sums: list[list[str]] = []
-            done, ends = 0, time.monotonic() + limit_s
-            while done < windows and time.monotonic() < ends:
-                sums = [a["sum"] for a in all_at_once([watched, plain], run=run, steps=300)]
-                time.sleep(0.3)
-                done = drain.drained[watched.process.pid].state["windows"]
-            watched.end()
-            plain.end()
-            drain.stop()
-            state = drain.drained[watched.process.pid].state
-            emit(f"agent.stress_windows.{detach}", done, "windows", windows, run=run,
-                 detaches=state["detaches"])  # fmt: skip
-            found = account(drain.drained[watched.process.pid])
-            emit(f"agent.stress_unaccounted.{detach}", found.missing, "records", 0,
-                 whole_steps=found.steps, examples=found.examples)  # fmt: skip
-            wrong = int(sums[0] != sums[1]) + int(watched.process.returncode != 0)
-            emit(f"agent.stress_failures.{detach}", wrong, "failures", 0)
-
-
 def timestamps() -> None:
     """Our kernel times against the kernels' own reading of the GPU's timer."""
     with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
@@ -285,8 +261,11 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=8)
     parser.add_argument("--seconds", type=float, default=0.8, help="of each process in a round")
     parser.add_argument("--workloads", nargs="+", default=list(WORKLOADS))
-    parser.add_argument("--windows", type=int, default=1000, help="of each stress run")
-    parser.add_argument("--parts", nargs="+", default=["clock", "overhead", "stress"])
+    parser.add_argument("--windows", type=int, default=2000, help="of all stress runs together")
+    parser.add_argument("--stress-seconds", type=float, default=60, help="at most")
+    parser.add_argument("--parts", nargs="+", default=list(PARTS), choices=PARTS)
+    parser.add_argument("--keep", default=os.environ.get("OUT"), metavar="FOLDER",
+                        help="put the ring of the attribution part there")  # fmt: skip
     parser.add_argument("--stand-in", action="store_true", help="try the bench without a GPU")
     args = parser.parse_args()
     if args.quick:
@@ -299,12 +278,26 @@ def main() -> int:
     if not args.stand_in:
         emit("agent.bench", 1, "run", command=" ".join(["python -m bench.agent_overhead",
              *sys.argv[1:]]), **machine())  # fmt: skip
-    parts = {"clock": timestamps, "overhead": lambda: overhead(args),
-             "stress": lambda: stress(args.stand_in, args.windows, 45)}  # fmt: skip
+    from bench._agent_stress import stress
+    from bench.agent_attribution import attribution
+
+    parts: dict[str, Callable[[], None]] = {
+        "clock": timestamps,
+        "stress": lambda: stress(args.stand_in, args.windows, args.stress_seconds),
+        "attribution": lambda: attribution(args.stand_in, args.keep),
+        "overhead": lambda: overhead(args),
+    }
+    failed = False
     for part in args.parts:
-        if not (args.stand_in and part == "clock"):
+        if args.stand_in and part == "clock":
+            continue
+        try:
             parts[part]()
-    return 0
+        except Exception as error:  # the parts that come after it are worth having
+            failed = True
+            emit(f"agent.part_failed.{part}", 1, "failures", 0,
+                 error=f"{type(error).__name__}: {error}"[:500])  # fmt: skip
+    return int(failed)
 
 
 if __name__ == "__main__":

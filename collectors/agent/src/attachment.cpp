@@ -25,9 +25,10 @@ const CUpti_ActivityKind kDeviceKinds[] = {
     CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL,
 };
 
-// A process whose threads do not come together in time won't the next time either; each try
-// keeps those that come waiting.
-constexpr uint32_t kMostFailedHolds = 3;
+// A process whose threads do not come together in time won't the next time either, and each try
+// keeps those that come waiting: after so many in vain the next ones are left out, 8 at first.
+constexpr uint32_t kFailedHolds = 3;
+constexpr uint32_t kSkippedHolds = 8, kMostSkippedHolds = 1024;
 
 std::unordered_set<uint32_t> LivingThreads() {
   std::unordered_set<uint32_t> threads;
@@ -57,6 +58,7 @@ bool Attachment::Enable(Moment moment, uint32_t thread_id, bool all_calls, std::
   if (!Load(error)) return false;
   held_.clear();
   const bool fresh = !attached();
+  const bool same_threads = fresh && moment == Moment::kStepBoundary && SameThreads();
   if (fresh && !Attach(moment, thread_id, error)) return false;
   if (!fresh) SeeWhetherTaken(moment, thread_id);
   records_before_ = activity_->Records();
@@ -64,8 +66,9 @@ bool Attachment::Enable(Moment moment, uint32_t thread_id, bool all_calls, std::
   // CUPTI's own filter of calls: cheaper, but it must be set while nobody is inside a call, and
   // once set it must not be touched again before a detach, or calls lose their correlation.
   const bool to_stay = fresh && moment == Moment::kCudaInit && continuous;
-  const bool to_detach = fresh && moment == Moment::kStepBoundary && CanDetach() &&
-                         OnlyLauncher(thread_id) && proof_steps_ >= kProofSteps;
+  // A thread that has come since the last detach may be making calls without our knowing.
+  const bool to_detach = same_threads && CanDetach() && OnlyLauncher(thread_id) &&
+                         proof_steps_ >= kProofSteps;
   return EnableKinds(!all_calls && (to_stay || to_detach), error);
 }
 
@@ -194,13 +197,19 @@ bool Attachment::HoldOthers(uint32_t thread_id) {
   if (others.empty()) return true;
   // With several contexts the device's work of one may wait for what a held thread has yet to
   // launch in another (collectives), and a wait for it would never end.
-  if (WantedDetach() != Detach::kWhenHeld || failed_holds_ >= kMostFailedHolds ||
-      activity_->OnlyContext() == 0)
+  if (WantedDetach() != Detach::kWhenHeld || activity_->OnlyContext() == 0) return false;
+  if (skipped_holds_ != 0) {
+    --skipped_holds_;
     return false;
+  }
   if (!hold_(others)) {
-    if (++failed_holds_ == kMostFailedHolds)
+    if (++failed_holds_ < kFailedHolds) return false;
+    if (failed_holds_ == kFailedHolds && !said_loose_)
       std::fprintf(stderr, "spanlite agent: the threads that launch do not come to a step's edge "
-                           "together, so CUPTI stays attached.\n");
+                           "together, so CUPTI stays attached; tried again more rarely.\n");
+    said_loose_ = true;
+    const uint32_t doublings = std::min(failed_holds_ - kFailedHolds, 7u);
+    skipped_holds_ = std::min(kSkippedHolds << doublings, kMostSkippedHolds);
     return false;
   }
   failed_holds_ = 0;
@@ -225,6 +234,13 @@ bool Attachment::IdleAtAttach() {
     return loose_at_attach_.count(launcher) != 0;
   });
   return attached_idle_;
+}
+
+bool Attachment::SameThreads() const {
+  const std::unordered_set<uint32_t> now = LivingThreads();
+  return std::all_of(now.begin(), now.end(), [this](uint32_t thread) {
+    return alive_at_detach_.count(thread) != 0;
+  });
 }
 
 bool Attachment::CanDetach() {
@@ -254,6 +270,7 @@ bool Attachment::DetachIfProven(uint32_t thread_id) {
   std::lock_guard<std::mutex> lock(calls_);
   if (cupti_.Finalize() != CUPTI_SUCCESS) return false;
   attached_.store(false, std::memory_order_release);
+  alive_at_detach_ = LivingThreads();
   State& state = ring_->header()->state;
   state.attached.store(0, std::memory_order_relaxed);
   state.detaches.fetch_add(1, std::memory_order_relaxed);

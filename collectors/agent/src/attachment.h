@@ -78,6 +78,7 @@ class Attachment {
   bool HoldOthers(uint32_t thread_id);
   bool AllHeld(uint32_t thread_id);
   bool IdleAtAttach();
+  bool SameThreads() const;
   bool CanDetach();
   Detach WantedDetach() const;
 
@@ -93,8 +94,10 @@ class Attachment {
   std::atomic<bool> attached_{false};
   bool attached_idle_ = false;
   std::unordered_set<uint32_t> loose_at_attach_;  // threads that were not held then
+  std::unordered_set<uint32_t> alive_at_detach_;
   std::vector<uint32_t> held_;
   uint32_t failed_holds_ = 0;  // in a row
+  uint32_t skipped_holds_ = 0;  // how many more are not tried
   bool graph_trace_ = false;
   std::vector<CUpti_ActivityKind> enabled_;
   uint64_t records_before_ = 0;  // when the activities went on
@@ -102,6 +105,7 @@ class Attachment {
   bool fruitful_ = false;          // whether the last window brought records
   bool waiting_ = false;           // a window has closed since the attach
   bool said_taken_ = false;
+  bool said_loose_ = false;
 };
 
 }  // namespace spanlite

@@ -101,6 +101,8 @@ class Tool:
         self._domain = handle(create(DOMAIN.encode()) if create else None)
         self._push = _function(core2[_PUSH], ctypes.c_int, handle, attributes) or _nothing
         self._pop = _function(core2[_POP], ctypes.c_int, handle) or _nothing
+        self._push_step = _function(core2[_PUSH], ctypes.c_int, handle, attributes, free=True)
+        self._pop_step = _function(core2[_POP], ctypes.c_int, handle, free=True)
         self._mark = _function(core2[_MARK], None, handle, attributes) or _nothing
         self._start = _function(core2[_START], ctypes.c_uint64, handle, attributes) or _nothing
         self._end = _function(core2[_END], None, handle, ctypes.c_uint64) or _nothing
@@ -112,6 +114,14 @@ class Tool:
     def pop(self) -> None:
         """End this thread's innermost range of ours."""
         self._pop(self._domain)
+
+    def push_step(self, attributes: Event) -> None:
+        """Begin a step. The agent may wait for other threads there, so the GIL is let go."""
+        (self._push_step or _nothing)(self._domain, attributes)
+
+    def pop_step(self) -> None:
+        """End it."""
+        (self._pop_step or _nothing)(self._domain)
 
     def mark(self, attributes: Event) -> None:
         """A point in time, in this thread's innermost range."""
@@ -135,9 +145,12 @@ def _nothing(*_: Any) -> int:
     return 0
 
 
-def _function(address: int | None, result: Any, *arguments: Any) -> Callable[..., Any] | None:
+def _function(
+    address: int | None, result: Any, *arguments: Any, free: bool = False
+) -> Callable[..., Any] | None:
     # PYFUNCTYPE keeps the GIL: the calls are shorter than letting go of it and taking it again.
-    return ctypes.PYFUNCTYPE(result, *arguments)(address) if address else None
+    kind = ctypes.CFUNCTYPE if free else ctypes.PYFUNCTYPE
+    return kind(result, *arguments)(address) if address else None
 
 
 def find() -> Tool | None:

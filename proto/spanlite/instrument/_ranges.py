@@ -53,6 +53,30 @@ class _Range:
         return wrapped  # type: ignore[return-value]
 
 
+class _Step(_Range):
+    """A step, at whose edges the agent may open or close a window."""
+
+    def __enter__(self) -> Self:
+        self._tool.push_step(self._make())
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._tool.pop_step()
+
+    def __call__(self, function: _Function) -> _Function:
+        @functools.wraps(function)
+        def wrapped(*args: Any, **kwargs: Any) -> Any:
+            with self:
+                return function(*args, **kwargs)
+
+        return wrapped  # type: ignore[return-value]
+
+
 class Request:
     """A request. `with` binds it to the thread; `async with` lets it end on another one."""
 
@@ -159,7 +183,7 @@ def step(
         event.number = next(_steps) if number is None else number
         return event
 
-    return _Range(tool, make)
+    return _Step(tool, make)
 
 
 class _LastStep(threading.local):

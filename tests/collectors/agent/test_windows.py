@@ -109,7 +109,7 @@ def test_detaches_while_other_launching_threads_are_held(build: Build, hosts: Ho
 
 
 def test_a_thread_that_cannot_be_held_keeps_cupti_attached(plain: Build, hosts: Hosts) -> None:
-    """It launches and never comes to a step's edge: tried three times, said once."""
+    """It launches and never comes to a step's edge: said once."""
     words = ["steps=400", "kernels=4", "step_us=300", "side=1"]
     settings = {"window_seconds": 0.02, "window_steps": 5, "budget_pct": 10000}
     learn = {"learn_seconds": 60, "learn_steps": 20}
