@@ -25,6 +25,7 @@ DEFAULT = (
     "archive_size",
     "trace_lookup",
     "replay_pacing",
+    "bottlenecks",
     "pipeline_throughput",
 )
 PACKAGES = ("spanlite", "apache-flink", "confluent-kafka", "duckdb", "numpy", "protobuf", "pyarrow")

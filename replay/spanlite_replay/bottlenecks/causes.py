@@ -83,7 +83,7 @@ def pick_slow(analysis: Analysis) -> tuple[BOOL, BOOL]:
     for thread in np.unique(windows.thread):
         mine = np.flatnonzero(windows.thread == thread)
         warm[mine[np.argmin(windows.start_ns[mine])]] = False
-    if warm.sum() < 2 * FEWEST:
+    if warm.sum() <= FEWEST:
         return warm, np.zeros(count, np.bool_)
     ordered = np.sort(lengths[warm])
     fast = ordered[: (len(ordered) + 1) // 2]
@@ -184,7 +184,8 @@ def _stray_sync(c: Comparison) -> Found:
         return
     yield (
         "stray_sync",
-        c.more(Bound.SYNC, Bound.LAUNCH, Bound.HOST),
+        # Waits also keep streams from running side by side.
+        c.more(Bound.SYNC, Bound.LAUNCH, Bound.HOST) + max(b.busy_ns - b.work_ns / a.parallel, 0),
         [f"{b.waits:.1f} waits for the device a window in place of {a.waits:.1f}"],
     )
 
@@ -368,6 +369,7 @@ TITLES = {
 _EXCLUDES = {
     "more_work": ("fragmented_batch",),
     "stray_sync": ("fragmented_batch",),
+    "serialised_streams": ("stray_sync",),
     "launch_starvation": ("fragmented_batch", "stray_sync", "serialised_streams"),
     "clock_throttled": ("fragmented_batch",),
     "slow_kernel": ("fragmented_batch",),

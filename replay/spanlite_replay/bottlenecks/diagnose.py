@@ -51,7 +51,7 @@ def diagnose(recording: Recording, baseline: Recording | None = None) -> Diagnos
 def _within(analysis: Analysis) -> tuple[Comparison | None, str]:
     usual, slow = pick_slow(analysis)
     unit = _plural(analysis)
-    if not slow.any() and usual.sum() >= 2 * FEWEST:
+    if not slow.any() and usual.sum() > FEWEST:
         return None, f"none of {int(usual.sum()):,} {unit} stands out"
     if slow.sum() < FEWEST or usual.sum() < FEWEST:
         return None, (
