@@ -48,13 +48,17 @@ class Seen:
 
 
 def launches(
-    archive: Archive, window: TimeWindow, pattern: str = "", limit: int = 20
+    archive: Archive, window: TimeWindow, pattern: str = "", limit: int = 20, trace: str = ""
 ) -> list[Seen]:
     """Launches of kernels whose name holds `pattern`, the most time first.
 
-    `%` and `_` in the pattern mean themselves; case does not matter.
+    `%` and `_` in the pattern mean themselves; case does not matter. `trace`: only of traces
+    whose id starts so.
     """
     condition = f"AND contains(lower(name), lower({quote(pattern)}))" if pattern else ""
+    if trace:
+        digits = trace.strip().replace("-", "").lower()
+        condition += f" AND starts_with(trace_id, {quote(digits)})"
     sql = _SQL.format(condition=condition, limit=int(limit))
     rows = reading(archive, window, lambda con: con.execute(sql).fetchall())
     return [

@@ -3,7 +3,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from spanlite.occupancy import SM_LIMITS, limits_of
 from spanlite_analytics.lab import occupancy as lab
@@ -45,6 +45,7 @@ def test_needs_are_exactly_what_fits(sm: Any, launch: Launch, blocks: int) -> No
             assert int(lab.on(sm, launch, **(at_limit | {name: more})).blocks) < blocks
 
 
+@settings(max_examples=30)
 @given(sms, launches)
 def test_steps_help_and_nothing_nearer_does(sm: Any, launch: Launch) -> None:
     now = int(lab.on(sm, launch).warps)
