@@ -15,5 +15,17 @@ but the standard library is imported.
 from spanlite.instrument import metrics
 from spanlite.instrument._ranges import Request, enabled, request, stage, step
 from spanlite.instrument.modules import hook_modules
+from spanlite.instrument.probes import probe_modules
+from spanlite.instrument.triton_jit import hook_triton
 
-__all__ = ["Request", "enabled", "hook_modules", "metrics", "request", "stage", "step"]
+__all__ = [
+    "Request",
+    "enabled",
+    "hook_modules",
+    "hook_triton",
+    "metrics",
+    "probe_modules",
+    "request",
+    "stage",
+    "step",
+]

@@ -220,6 +220,169 @@ model()
     assert rows["self_attn"]["parent_span_id"] == rows["layers_1"]["span_id"]
 
 
+def test_ready_made_probes_measure_by_themselves(spans):
+    """A model whose attention is run anew in the backward pass, and whose table changes once."""
+    seen = []
+    spans(
+        """
+import sys, types
+in_backward = -1
+sys.modules["torch"] = types.SimpleNamespace(
+    _C=types.SimpleNamespace(_current_graph_task_id=lambda: in_backward),
+    cuda=types.SimpleNamespace(is_current_stream_capturing=lambda: False),
+)
+class Handle:
+    def __init__(self, hooks, hook): self.hooks, self.hook = hooks, hook
+    def remove(self): self.hooks.remove(self.hook)
+class Module:
+    def __init__(self): self.before, self.after = [], []
+    def register_forward_pre_hook(self, hook):
+        self.before.append(hook); return Handle(self.before, hook)
+    def register_forward_hook(self, hook):
+        self.after.append(hook); return Handle(self.after, hook)
+    def __call__(self):
+        for hook in self.before: hook(self, ())
+        for hook in self.after: hook(self, (), None)
+class Table:
+    def __init__(self, top): self.top = top
+    def max(self): return self.top
+class LlamaRotaryEmbedding(Module): inv_freq = Table(1.0)
+class LlamaAttention(Module): pass
+rope, attention = LlamaRotaryEmbedding(), LlamaAttention()
+class Model:
+    def named_modules(self): return [("", self), ("rope", rope), ("layers.3.attn", attention)]
+probes = instrument.probe_modules(Model(), sequence=lambda: 17)
+assert probes.names == ["rope", "layers.3.attn"]
+with instrument.stage("forward"):
+    rope(); rope(); attention()
+    rope.inv_freq = Table(0.5)
+    rope()
+in_backward = 5
+attention(); attention()
+probes.remove()
+attention(); rope()
+""",
+        lambda resource, sample: seen.append((sample.metric.key, sample.value)),
+    )
+    times = [value for key, value in seen if key == "rope.cosine_compute_ms"]
+    assert len(times) == 3 and all(value >= 0 for value in times)
+    assert [(key, value) for key, value in seen if key != "rope.cosine_compute_ms"] == [
+        ("rope.freq_inv_max{sequence=17}", 1.0),
+        ("rope.freq_inv_max{sequence=17}", 0.5),
+        ("flash_attn.recompute_count{layer=3}", 1.0),
+        ("flash_attn.recompute_count{layer=3}", 1.0),
+    ]
+
+
+def test_a_metric_says_what_is_wrong_with_its_use(spans):
+    """Labels and granularity are declared once and then held."""
+    rows = spans(
+        """
+from spanlite.errors import UsageError
+from spanlite.instrument import metrics
+def refused(function, *args, **kwargs):
+    try: function(*args, **kwargs)
+    except UsageError as error: return str(error)
+    raise AssertionError("taken")
+hits = metrics.counter("hits", per="layer", labels=["pool"])
+assert "layer, pool" in refused(hits.add, 1, layer=1)
+assert "use a gauge" in refused(hits.add, -1, layer=1, pool="a")
+assert "already a counter" in refused(metrics.gauge, "hits")
+assert metrics.counter("hits", per="layer", labels=["pool"]).labels == ("layer", "pool")
+assert {m.name for m in metrics.registered()} >= {
+    "hits", "queue.length", "rope.cosine_compute_ms", "rope.freq_inv_max",
+    "flash_attn.recompute_count",
+}
+"""
+    )
+    assert rows == []
+
+
+FAKE_TRITON = f"""
+import sys
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+import fake_triton as triton
+def softmax_kernel(x, BLOCK, dtype): pass
+kernel = triton.JITFunction(softmax_kernel)
+"""
+
+
+def test_a_triton_launch_says_its_kernel_file_and_constants(spans):
+    """Two specialisations of one kernel, compiled ahead of their launches as autotuning does."""
+    rows = spans(
+        FAKE_TRITON
+        + """
+hooks = instrument.hook_triton()
+kernel.warm_up(BLOCK=128, dtype=float); kernel.warm_up(BLOCK=256, dtype=float)
+with instrument.stage("attention"):
+    kernel.launch(BLOCK=128, dtype=float)
+    kernel.launch(BLOCK=256, dtype=float)
+    kernel.launch(BLOCK=128, dtype=float)
+hooks.remove()
+kernel.launch(BLOCK=128, dtype=float)
+assert not triton.knobs.runtime.launch_enter_hook.calls
+"""
+    )
+    (stage,) = [row for row in rows if row["name"] == "attention"]
+    launches = sorted(
+        (row for row in rows if row["name"] == "softmax_kernel"), key=lambda row: row["start_ns"]
+    )
+    assert [row["said"]["triton.BLOCK"] for row in launches] == ["128", "256", "128"]
+    assert {row["parent_span_id"] for row in launches} == {stage["span_id"]}
+    said = launches[0]["said"]
+    assert said["triton.file"].endswith("<string>:6") and said["triton.dtype"] == "float"
+    assert (said["triton.num_warps"], said["triton.num_stages"]) == ("4", "3")
+
+
+def test_a_triton_launch_that_fails_leaves_ranges_nested(spans):
+    rows = spans(
+        FAKE_TRITON
+        + """
+hooks = instrument.hook_triton()
+with instrument.stage("attention"):
+    try: kernel.launch(fail=True, BLOCK=1)
+    except RuntimeError: pass
+    kernel.launch(BLOCK=2)
+with instrument.stage("mlp"): pass
+"""
+    )
+    by = by_name(rows)
+    assert by["mlp"]["parent_span_id"] == 0
+    launches = [row for row in rows if row["name"] == "softmax_kernel"]
+    assert [row["parent_span_id"] for row in launches] == [by["attention"]["span_id"]] * 2
+
+
+def test_hooks_of_others_stay_and_older_triton_is_served(spans):
+    rows = spans(
+        FAKE_TRITON
+        + """
+import types
+seen = []
+class CompiledKernel:
+    launch_enter_hook = None
+    launch_exit_hook = staticmethod(lambda *_: seen.append("exit"))
+class Function:
+    compiled_hook = None
+old = types.SimpleNamespace(
+    compiler=types.SimpleNamespace(CompiledKernel=CompiledKernel), JITFunction=Function
+)
+sys.modules["triton"] = old
+with instrument.hook_triton():
+    said = {"name": "old_kernel", "function": 1}
+    CompiledKernel.launch_enter_hook(said); CompiledKernel.launch_exit_hook(said)
+assert seen == ["exit"] and CompiledKernel.launch_enter_hook is None
+sys.modules["triton"] = types.SimpleNamespace()
+assert instrument.hook_triton() is None
+"""
+    )
+    assert [row["name"] for row in rows] == ["old_kernel"]
+
+
+def test_the_real_triton_has_the_hooks(spans):
+    pytest.importorskip("triton")
+    spans("import triton\nassert instrument.hook_triton() is not None")
+
+
 def test_without_a_tool_nothing_happens_and_functions_stay_themselves():
     out = run(
         """
