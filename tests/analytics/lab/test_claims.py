@@ -1,4 +1,4 @@
-"""Every command of docs/claims.md shows what the page says it shows."""
+"""Every command of docs/claims.md and docs/lab.md shows what the page says it shows."""
 
 import csv
 import gzip
@@ -13,19 +13,20 @@ import pytest
 from spanlite_analytics.lab.toolchain import find_tool, has_tools
 
 ROOT = Path(__file__).parents[3]
-PAGE = ROOT / "docs" / "claims.md"
+PAGES = (ROOT / "docs" / "claims.md", ROOT / "docs" / "lab.md")
 DATA = ROOT.parent / "shared" / "data"
 
 
 def claims() -> list[object]:
-    """(commands up to an expectation, what they print) of each block, in order."""
+    """(command, what it prints) of each block, in order; a command may print several things."""
     found = []
-    for number, block in enumerate(re.findall(r"^```sh\n(.*?)^```", PAGE.read_text(), re.M | re.S)):
-        parts = re.findall(r"(.*?)\n#> ([^\n]*)\n", block, re.S)
-        assert len(parts) == block.count("#> ") > 0, block
-        if parts[0][0].startswith("pytest"):
-            continue  # a test of its own
-        found.append(pytest.param(parts, id=f"{number}-{parts[0][0].split()[0]}"))
+    for page in PAGES:
+        blocks = re.findall(r"^```sh\n(.*?)^```", page.read_text(), re.M | re.S)
+        for number, block in enumerate(blocks):
+            parts = re.findall(r"((?:^(?!#> ).*\n)+)((?:^#> .*\n)+)", block, re.M)
+            assert "".join(a + b for a, b in parts) == block, "each command says what it prints"
+            if not block.startswith("pytest"):  # a test of its own
+                found.append(pytest.param(parts, id=f"{page.name}-{number}"))
     return found
 
 
@@ -42,13 +43,14 @@ def test_claim(parts: list[tuple[str, str]], tmp_path: Path, spanlite: Any) -> N
     (tmp_path / "work").mkdir()
     (tmp_path / "shared").symlink_to(DATA.parent)
     for command, expected in parts:
-        words = shlex.split(command)
+        words = shlex.split(command, comments=False)
         if words[0] == "spanlite":
             code, out, err = spanlite(*words[1:])
         else:
             code, out, err = shell(command, tmp_path / "work", os.pathsep.join(path))
         assert (code, err) == (0, "")
-        assert expected in " ".join(out.split()), out
+        for line in expected.splitlines():
+            assert line.removeprefix("#> ") in " ".join(out.split()), out
 
 
 def shell(command: str, folder: Path, path: str) -> tuple[int, str, str]:
