@@ -1,4 +1,6 @@
 import json
+import subprocess
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -8,6 +10,7 @@ from hypothesis import strategies as st
 from spanlite.occupancy import SM_LIMITS, limits_of
 from spanlite_analytics.lab import occupancy as lab
 from spanlite_analytics.lab.occupancy import Launch
+from spanlite_analytics.lab.toolchain import find_tool, has_tools
 
 HOPPER = limits_of("9.0")
 GEMM = ("--block", "384", "--registers", "168", "--shared", "219364", "--cc", "9.0")
@@ -170,3 +173,24 @@ def test_from_an_archive(build: Any, spanlite: Any) -> None:
     assert code == 0 and "compute capability 9.0" in out
     code, out, _ = spanlite("lab", "occupancy", *where, "--kernel", "%")
     assert code == 1 and "no kernel" in out
+
+
+def test_from_a_binary(spanlite: Any, tmp_path: Path) -> None:
+    if not has_tools("nvcc", "cuobjdump"):
+        pytest.skip("the CUDA compiler is not installed (the extra `lab`)")
+    (tmp_path / "k.cu").write_text(
+        'extern "C" __global__ void turn(float* x) { __shared__ float s[2048];'
+        " s[threadIdx.x] = x[threadIdx.x]; __syncthreads(); x[threadIdx.x] = s[x[0] > 0]; }"
+        'extern "C" __global__ void twice(float* x) { x[threadIdx.x] *= 2; }'
+    )
+    cubin = tmp_path / "k.cubin"
+    words = [str(find_tool("nvcc")), "-arch=sm_90", "-cubin", "-o", str(cubin)]
+    subprocess.run([*words, str(tmp_path / "k.cu")], check=True)
+    where = ("--cubin", cubin, "--block", "256", "--cc", "9.0")
+    code, out, _ = spanlite("lab", "occupancy", *where, "--kernel", "turn", "--json")
+    (one,) = json.loads(out)
+    assert code == 0
+    assert (one["kernel"], one["launch"]["static_shared_bytes"]) == ("turn", 8192)
+    assert 0 < one["launch"]["registers"] <= 32
+    code, _, err = spanlite("lab", "occupancy", *where)
+    assert code == 2 and "it names" in err and "twice" in err

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from spanlite.archive.layout import Archive
@@ -23,8 +24,8 @@ NOT_FOUND = 1
 _HELP = """Theoretical occupancy: the warps that an SM can hold of a kernel, by CUDA's own rules.
 More is not always faster: a kernel whose waits are hidden already gains nothing by it.
 
-A launch is given by hand (--block ...), or taken from an archive (--kernel or --archive): one
-row a configuration, the most time first.
+A launch is given by hand (--block ..., registers and static shared memory also by --cubin), or
+taken from an archive (--kernel or --archive): one row a configuration, the most time first.
 
 Shared memory is asked in bytes a block; the 1 KiB that the driver takes of each block from
 compute capability 8.0 on is added here. Without --carveout the SM is taken to have all the
@@ -68,6 +69,7 @@ class OccupancyCommand:
         by_hand.add_argument(
             "--static-shared", type=int, default=0, metavar="BYTES", help="static shared memory"
         )
+        by_hand.add_argument("--cubin", metavar="FILE", help="binary that holds --kernel")
         by_hand.add_argument("--grid", metavar="N|XxYxZ", help="blocks of the grid")
         by_hand.add_argument("--cluster", type=int, default=1, metavar="N", help="blocks a cluster")
         by_hand.add_argument("--barriers", type=int, default=1, help="named barriers (default 1)")
@@ -117,19 +119,35 @@ def size_of(text: str, what: str) -> int:
 
 
 def _by_hand(args: argparse.Namespace) -> Named:
-    if args.registers is None:
-        raise UsageError("--registers is missing; `ptxas -v` or a launch record says how many")
+    name, registers, static = _compiled(args)
     launch = Launch(
         size_of(args.block, "--block"),
-        args.registers,
-        args.static_shared,
+        registers,
+        static,
         args.shared,
         args.barriers,
         args.carveout,
         size_of(args.grid, "--grid") if args.grid else 0,
         args.cluster,
     )
-    return Named("", launch, *gpu_of(args.gpu, args.cc, args.sms))
+    return Named(name, launch, *gpu_of(args.gpu, args.cc, args.sms))
+
+
+def _compiled(args: argparse.Namespace) -> tuple[str, int, int]:
+    """The kernel's name, registers and static shared memory, from a binary or the flags."""
+    if not args.cubin:
+        if args.registers is None:
+            raise UsageError("--registers is missing; `ptxas -v` or a launch record says how many")
+        return "", args.registers, args.static_shared
+    from spanlite_analytics.lab.explain import read_resources
+    from spanlite_analytics.lab.toolchain import read_bytes
+
+    found = read_resources(read_bytes(Path(args.cubin)), args.kernel or "")
+    if len(found) != 1:
+        names = ", ".join(one.name for one in found[:5]) or "none"
+        raise UsageError(f"--kernel must name one kernel of {args.cubin}; it names {names}")
+    registers = found[0].registers if args.registers is None else args.registers
+    return found[0].name, registers, found[0].shared_bytes + args.static_shared
 
 
 def _from_archive(args: argparse.Namespace) -> list[Named]:

@@ -6,12 +6,15 @@ import re
 from dataclasses import dataclass
 
 from spanlite.occupancy import Occupancy, SmLimits
+from spanlite.occupancy.limits import KIB
 
 from spanlite_analytics.lab.counters import Counted
 from spanlite_analytics.lab.launches import Seen
 from spanlite_analytics.lab.occupancy import Grid, Launch, grid_on, on
 
 _FUNCTION = re.compile(r"Function (\S+):\s*\n?\s*(REG:.*)")
+#: A symbol of binaries in which CUDA 13 counts the driver's 1 KiB as the kernel's own.
+_RESERVED = b"__nv_reservedSMEM"
 _FIELD = re.compile(r"([A-Z]+):(\d+)")
 
 
@@ -23,6 +26,7 @@ class Resources:
     registers: int
     #: Local memory a thread: spilled registers, and arrays that are indexed at run time.
     stack_bytes: int
+    #: Static, without what the driver takes.
     shared_bytes: int
 
 
@@ -63,16 +67,18 @@ def read_resources(cubin: bytes, pattern: str) -> list[Resources]:
     from spanlite_analytics.lab.toolchain import run_tool
 
     text = run_tool("cuobjdump", ("-res-usage", "{in}"), cubin, ".cubin").words
-    return parse_resources(text, pattern)
+    return parse_resources(text, pattern, KIB if _RESERVED in cubin else 0)
 
 
-def parse_resources(text: str, pattern: str) -> list[Resources]:
-    """The same from what `cuobjdump -res-usage` prints."""
+def parse_resources(text: str, pattern: str, reserved_bytes: int = 0) -> list[Resources]:
+    """The same from what `cuobjdump -res-usage` prints.
+
+    `reserved_bytes`: of the shared memory that it shows, what is the driver's.
+    """
     found = []
     for name, fields in _FUNCTION.findall(text):
         if pattern.lower() in name.lower():
             values = {key: int(value) for key, value in _FIELD.findall(fields)}
-            found.append(
-                Resources(name, values["REG"], values.get("STACK", 0), values.get("SHARED", 0))
-            )
+            shared = max(values.get("SHARED", 0) - reserved_bytes, 0)
+            found.append(Resources(name, values["REG"], values.get("STACK", 0), shared))
     return found
