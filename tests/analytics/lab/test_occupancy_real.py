@@ -88,3 +88,27 @@ def test_nsight_compute(path: Path) -> None:
     assert got.shared_per_block_bytes.tolist() == column("shared_mem_per_block_allocated").tolist()
     percent = [float(row["sm__maximum_warps_per_active_cycle_pct"]) for row in rows]
     assert np.allclose(got.fraction * 100, percent, atol=0.005)
+
+
+def test_the_tools_on_a_real_trace(tmp_path: Path, make_sink: Any, spanlite: Any) -> None:
+    """H200 decode steps, eager and as a graph: by way of the importer and an archive."""
+    from spanlite_collectors.importers.kineto import import_kineto
+    from spanlite_collectors.importers.options import ImportOptions
+
+    sink = make_sink(tmp_path / "archive")
+    import_kineto(DATA / "kineto" / "h200_decode_eager_and_graph.json.gz", sink, ImportOptions())
+    where = ("--archive", tmp_path / "archive")
+    code, out, err = spanlite("lab", "occupancy", *where, "--limit", "1000", "--json")
+    rows = json.loads(out)
+    assert (code, err) == (0, "")
+    assert sum(row["launches"] for row in rows) == 1056
+    for row in rows:
+        assert (row["compute_capability"], row["sms"]) == ("9.0", 132)
+        assert row["occupancy"]["blocks"] > 0, row
+        assert row["grid"]["waves"] > 0
+    gemms = [row for row in rows if row["kernel"].startswith("nvjet")]
+    assert {row["occupancy"]["limiters"] for row in gemms} == {"registers, shared memory"}
+    for name in sorted({row["kernel"] for row in rows})[:6]:
+        code, out, err = spanlite("lab", "explain", "all", name, *where)
+        assert (code, err) == (0, "")
+        assert "\n1. " in out
