@@ -16,13 +16,18 @@ Output = tuple[int, bytes]
 
 @dataclass(frozen=True)
 class Message:
-    """One Kafka record and where it lay."""
+    """One Kafka record and where it lay; of no partition (-1): see WakeUp in Java."""
 
     bucket: int
     partition: int
     offset: int
     timestamp_ms: int
     value: bytes
+
+    @property
+    def is_wake_up(self) -> bool:
+        """Whether it only tells a bucket that the job has started."""
+        return self.partition < 0
 
 
 def read_message(frame: bytes) -> Message:
@@ -46,6 +51,10 @@ def read_file_output(payload: bytes) -> tuple[str, bytes]:
     """(folder, content) of a file output."""
     folder, _, content = payload.partition(b"\n")
     return folder.decode(), content
+
+
+#: Tells the small tables that the job has started.
+WAKE_UP: Output = (TABLE_ROWS, b"\n")
 
 
 def table_output(table: str, rows: bytes) -> Output:

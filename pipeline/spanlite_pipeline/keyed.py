@@ -12,7 +12,7 @@ from spanlite.archive.layout import KERNEL_MINUTES, LEDGER, TRACES
 
 from spanlite_pipeline import tables
 from spanlite_pipeline.bucket_state import Bucket
-from spanlite_pipeline.frames import Output, read_message
+from spanlite_pipeline.frames import WAKE_UP, Output, read_message
 from spanlite_pipeline.memory import keep_freed_memory
 from spanlite_pipeline.sampling import RuleSet
 from spanlite_pipeline.settings import BucketSettings
@@ -62,8 +62,12 @@ class BucketFunction(KeyedProcessFunction):  # type: ignore[misc]
         message = read_message(value)
         bucket = self._bucket(message.bucket)
         now_ms = ctx.timer_service().current_processing_time()
-        yield from self._report(bucket, bucket.accept(message, now_ms))
-        self._set_timer(message.bucket, now_ms, ctx)
+        if message.is_wake_up:
+            yield Row(*WAKE_UP)
+        else:
+            yield from self._report(bucket, bucket.accept(message, now_ms))
+        if bucket.busy:
+            self._set_timer(message.bucket, now_ms, ctx)
 
     def on_timer(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext) -> Iterator[Row]:
         """Flush the bucket; at a drain, for good."""
@@ -120,9 +124,10 @@ class TableFunction(KeyedProcessFunction):  # type: ignore[misc]
         self._timer = 0
 
     def process_element(self, value: bytes, ctx: KeyedProcessFunction.Context) -> Iterator[Row]:
-        """Keep the rows until the timer."""
+        """Keep the rows until the timer; without rows, wake up."""
         name, _, rows = bytes(value).partition(b"\n")
-        self._parts[name.decode()].add(rows)
+        if name:
+            self._parts[name.decode()].add(rows)
         timers = ctx.timer_service()
         if timers.current_watermark() >= _DRAIN_MS:
             yield from self._flush()

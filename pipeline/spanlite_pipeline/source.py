@@ -43,11 +43,16 @@ def kafka_source(
     return builder.build()
 
 
-def messages(env: StreamExecutionEnvironment, source: KafkaSource) -> KeyedStream:
-    """The stream of framed messages, keyed by bucket."""
+def messages(
+    env: StreamExecutionEnvironment, source: KafkaSource, buckets: int, max_parallelism: int
+) -> KeyedStream:
+    """The stream of framed messages, keyed by bucket; a start wakes up each bucket once."""
     stream = env.from_source(source, WatermarkStrategy.no_watermarks(), "spans.raw")
     stream.uid("source")
-    return keyed(stream._j_data_stream, stream)
+    wake_up = get_gateway().jvm.io.spanlite.flink.WakeUp(buckets, max_parallelism)
+    rows = stream._j_data_stream
+    woken = rows.transform("wake up", rows.getType(), wake_up).uid("wake-up")
+    return keyed(woken, stream)
 
 
 def keyed(j_rows: Any, origin: DataStream) -> KeyedStream:

@@ -184,6 +184,26 @@ def test_stop_go_on_and_drain(
     assert kept(archive) == sorted(feed.ids)
 
 
+def test_stopped_while_starting_and_drained_later(
+    kit: Any, stack: StackInfo, new_topic: Callable[[int], str], tmp_path: Path
+) -> None:
+    """A savepoint right after the first messages has no timers; the next run needs none."""
+    topic, archive = new_topic(PARTITIONS), tmp_path / "archive"
+    feed = Feed(kit, stack.bootstrap, topic)
+    args = [*flags(archive, stack, topic), "--buckets", "8"]
+    feed.batches(9)
+    first = subprocess.Popen(command("run", *args), stderr=subprocess.PIPE, text=True)
+    assert first.stderr is not None and first.stderr.readline()
+    first.send_signal(signal.SIGTERM)
+    _, said = first.communicate(timeout=300)
+    assert first.returncode == 0, said
+    second = run(*args, "--until-idle", "1s")
+    assert second.returncode == 0, second.stderr
+    assert kept(archive) == sorted(feed.ids)
+    balanced = balance(archive, "pipeline")
+    assert balanced[("in", "")] == balanced[("out", "")] + feed.repeated
+
+
 def test_the_same_job_on_a_session_cluster(
     kit: Any, stack: StackInfo, new_topic: Callable[[int], str], tmp_path: Path, cluster: Cluster
 ) -> None:

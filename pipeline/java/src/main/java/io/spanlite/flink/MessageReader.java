@@ -30,14 +30,23 @@ public final class MessageReader implements KafkaRecordDeserializationSchema<Row
     public void deserialize(ConsumerRecord<byte[], byte[]> record, Collector<Row> out) {
         byte[] value = record.value() == null ? NOTHING : record.value();
         int bucket = Buckets.ofMessage(value, buckets);
-        byte[] frame = new byte[FRAME_BYTES + value.length];
-        ByteBuffer.wrap(frame)
-                .putInt(bucket)
-                .putInt(record.partition())
-                .putLong(record.offset())
-                .putLong(record.timestamp())
-                .put(value);
+        byte[] frame = frame(bucket, record.partition(), record.offset(), record.timestamp(), value);
         out.collect(Row.of(keys[bucket], frame));
+    }
+
+    /** A frame of no partition and without a message; see {@link WakeUp}. */
+    static byte[] wakeUp(int bucket) {
+        return frame(bucket, -1, 0, 0, NOTHING);
+    }
+
+    private static byte[] frame(int bucket, int partition, long offset, long timestampMs, byte[] value) {
+        return ByteBuffer.allocate(FRAME_BYTES + value.length)
+                .putInt(bucket)
+                .putInt(partition)
+                .putLong(offset)
+                .putLong(timestampMs)
+                .put(value)
+                .array();
     }
 
     @Override
