@@ -19,6 +19,14 @@ std::string MappedCupti() {
   return "";
 }
 
+template <typename Function>
+bool Bind(void* library, const char* name, Function* target) {
+  *target = reinterpret_cast<Function>(dlsym(library, name));
+  return *target != nullptr;
+}
+
+}  // namespace
+
 void* OpenCupti(const std::string& preferred_path) {
   if (!preferred_path.empty()) return dlopen(preferred_path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (const std::string mapped = MappedCupti(); !mapped.empty())
@@ -31,14 +39,6 @@ void* OpenCupti(const std::string& preferred_path) {
       return library;
   return nullptr;
 }
-
-template <typename Function>
-bool Bind(void* library, const char* name, Function* target) {
-  *target = reinterpret_cast<Function>(dlsym(library, name));
-  return *target != nullptr;
-}
-
-}  // namespace
 
 bool CuptiApi::Load(const std::string& preferred_path, std::string* error) {
   void* library = OpenCupti(preferred_path);

@@ -31,6 +31,9 @@ struct CuptiApi {
   bool Load(const std::string& preferred_path, std::string* error);
 };
 
+// The libcupti to bind to: null where there is none.
+void* OpenCupti(const std::string& preferred_path);
+
 // The driver call that waits for a context's work; null without libcuda.
 struct DriverApi {
   CUresult (*CtxSynchronize)() = nullptr;

@@ -100,6 +100,12 @@ class NvmlSampler(Collector):
             out["gpu.mig.uuid"] = ",".join(sorted(mig))
         return out
 
+    @property
+    def uuids(self) -> list[str]:
+        """The GPUs, in NVML's order, which is that of the PCI bus."""
+        with self._lock:
+            return list(self._gpus)
+
     def sample(self) -> None:
         """Read everything once."""
         began = time.perf_counter()

@@ -8,7 +8,7 @@ device rows wait for the call that launched them and for the end of their window
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any
@@ -58,10 +58,11 @@ class ProcessSpans:
         resource: Mapping[str, Any],
         identity: str,
         patience: Patience | None = None,
+        measure: Callable[[Rows, Texts], None] = lambda rows, texts: None,
     ) -> None:
         self.texts, self.windows = Texts(), Windows()
         self._emitter = Emitter(sink, resource, self.texts, self.windows)
-        self._patience = patience or Patience()
+        self._patience, self._measure = patience or Patience(), measure
         self._ids = Ids(identity, secrets.randbits(63) | 1)
         self._host, self._device = empty(0, HOST), empty(0, DEVICE)
         self._carry = Placed.nothing()
@@ -150,6 +151,7 @@ class ProcessSpans:
         self._host = rows[~ready]
         new, links = place(self._carry, rows[ready], self._ids, self.texts, self._links)
         self._calls.add(new)
+        self._measure(new.rows, self.texts)
         self._emitter.write(
             new.rows, new.span_id, new.parent_id, (new.low, new.high), links, new.cut
         )
@@ -211,6 +213,7 @@ class ProcessSpans:
         parent = np.where(found, table.span_id[at], np.uint64(0)) if len(table) else low * 0
         path = np.where(found, table.path[at], -1) if len(table) else np.full(len(rows), -1)
         self._stages(rows, low, path)
+        self._measure(rows, self.texts)
         self._write_device(rows, parent, low, high)
 
     def _write_device(self, rows: Rows, parent: Any, low: Any, high: Any) -> None:

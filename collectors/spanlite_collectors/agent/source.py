@@ -14,6 +14,8 @@ from spanlite.errors import InputError, SpanLiteError
 
 from spanlite_collectors.agent.convert import Converter, Sample
 from spanlite_collectors.agent.layout import Level
+from spanlite_collectors.agent.measure import Measure
+from spanlite_collectors.agent.pm import PmHistory
 from spanlite_collectors.agent.process import Patience, ProcessSpans
 from spanlite_collectors.agent.resource import describe, host_pid
 from spanlite_collectors.agent.ring import Ring
@@ -55,6 +57,8 @@ class RingOptions:
     level: Level | None = None
     #: More resource attributes for all processes, or for one (host pid or None).
     attributes: Mapping[str, Any] = field(default_factory=dict)
+    #: The samples of a process's GPU, from its resource attributes; None: there are none.
+    history_of: Callable[[Mapping[str, Any]], PmHistory | None] = lambda resource: None
     describe_gpus: Callable[[int | None], Mapping[str, Any]] = lambda pid: {}
     patience: Patience = field(default_factory=Patience)
 
@@ -80,7 +84,8 @@ class _Process:
             **options.attributes,
         }
         identity = f"{self.resource['host.name']}/{pid}/{ring.path.name}"
-        self.spans = ProcessSpans(sink, self.resource, identity, options.patience)
+        measure = Measure(options.history_of, self.resource)
+        self.spans = ProcessSpans(sink, self.resource, identity, options.patience, measure)
         self._converter = Converter(self.spans.texts, lambda sample: sampled(self.resource, sample))
         self.dropped: dict[str, int] = {}
         #: Records out of the ring that are no rows yet.

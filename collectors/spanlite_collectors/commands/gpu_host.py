@@ -14,7 +14,8 @@ from spanlite_collectors.agent import ring
 from spanlite_collectors.agent.convert import Sample
 from spanlite_collectors.agent.layout import Level
 from spanlite_collectors.agent.metrics import AgentMetrics, CustomMetrics
-from spanlite_collectors.agent.nvml import open_nvml
+from spanlite_collectors.agent.nvml import NvmlSampler, open_nvml
+from spanlite_collectors.agent.pm import PmSampler, open_devices
 from spanlite_collectors.agent.source import RingOptions, RingSource, folders_of
 from spanlite_collectors.agent.triggers import (
     QUEUE_METRIC,
@@ -48,6 +49,12 @@ def add_gpu_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help=f"what its length is called, on that page or as a gauge of spanlite.instrument "
         f"(default: {QUEUE_METRIC} and those of vLLM, SGLang and TGI)",
+    )
+    group.add_argument(
+        "--pm-sampling",
+        action="store_true",
+        help="sample counters of each GPU at 1 kHz (activity, DRAM, L2, warps, tensor pipe); steps "
+        "and long kernels get their means. One sampler a GPU; not yet run on hardware",
     )
     group.add_argument("--no-nvml", action="store_true", help="do not read GPU figures from NVML")
     group = parser.add_argument_group("what may leave this host")
@@ -97,6 +104,10 @@ class GpuHost:
         if sampler is not None:
             registry.register(sampler)
             self.sources.append(sampler)
+        pm = _pm_sampler(args, sampler, say)
+        if pm is not None:
+            registry.register(pm)
+            self.sources.append(pm)
         if args.no_agent or not _can_read(args, say):
             return
         custom = CustomMetrics()
@@ -105,6 +116,8 @@ class GpuHost:
         )
         if sampler is not None:
             options.describe_gpus = sampler.gpus_of
+        if pm is not None:
+            options.history_of = pm.history_of
         names = tuple(args.queue_metric or (QUEUE_METRIC, *SERVER_METRICS))
         queues = QueueWatch(lambda text: grown(text), names)
 
@@ -121,6 +134,19 @@ class GpuHost:
         registry.register(AgentMetrics(rings))
         registry.register(custom)
         self.sources.append(rings)
+
+
+def _pm_sampler(
+    args: argparse.Namespace, nvml: NvmlSampler | None, say: Callable[[str], None]
+) -> PmSampler | None:
+    """A sampler of all GPUs that can be sampled, where it was asked for."""
+    if not args.pm_sampling:
+        return None
+    if nvml is None:
+        raise UsageError("--pm-sampling needs NVML, which names the GPUs: install the extra `gpu`")
+    nvml.sample()
+    devices = open_devices(nvml.uuids, say)
+    return PmSampler(devices, say) if devices else None
 
 
 def _can_read(args: argparse.Namespace, say: Callable[[str], None]) -> bool:

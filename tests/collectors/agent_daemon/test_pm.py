@@ -1,0 +1,202 @@
+"""Counters of a GPU over time, and how they get to the spans."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from prometheus_client import CollectorRegistry, generate_latest
+from ring_writer import RingWriter
+from spanlite.errors import ServiceError
+from spanlite.kinds import SpanKind
+from spanlite_collectors.agent.layout import RecordType
+from spanlite_collectors.agent.pm import (
+    METRICS,
+    CuptiPmDevice,
+    FakePmDevice,
+    PmHistory,
+    PmSampler,
+    PmSamples,
+    library_path,
+)
+from spanlite_collectors.agent.source import RingOptions, RingSource
+from spanlite_collectors.sinks import MemorySink
+
+MS = 1_000_000
+T0 = 1_796_143_900_000_000_000
+BUILD = Path(__file__).parents[3] / "collectors" / "agent" / "build" / "tests"
+
+
+def samples(values: list[float], at: int = T0, length: int = MS) -> PmSamples:
+    start = at + np.arange(len(values), dtype=np.int64) * length
+    return PmSamples(start, start + length, np.tile(np.array(values)[:, None], (1, len(METRICS))))
+
+
+@given(
+    st.lists(st.floats(0, 100), min_size=1, max_size=30),
+    st.integers(0, 30 * MS),
+    st.integers(1, 30 * MS),
+)
+@settings(max_examples=200, deadline=None)
+def test_means_are_those_of_what_lies_inside(values, offset, length):
+    history = PmHistory()
+    history.add(samples(values))
+    start, end = T0 + offset, T0 + offset + length
+    inside = [
+        max(0, min(end, T0 + (i + 1) * MS) - max(start, T0 + i * MS)) for i in range(len(values))
+    ]
+    (found,) = history.means(np.array([start]), np.array([end]))
+    if sum(inside) < length / 2:
+        assert np.isnan(found).all()
+    else:
+        expected = np.dot(inside, values) / sum(inside)
+        assert found == pytest.approx([expected] * len(METRICS), abs=1e-6)
+
+
+def test_gaps_and_the_long_first_sample_are_left_out():
+    history = PmHistory()
+    history.add(samples([99.0], T0 - 1_000 * MS, 1_000 * MS))
+    history.add(samples([10.0] * 5))
+    history.add(samples([30.0] * 5, T0 + 100 * MS))
+    starts = np.array([T0 - 100 * MS, T0, T0 + 4 * MS, T0 + 40 * MS])
+    ends = np.array([T0 - 90 * MS, T0 + 5 * MS, T0 + 101 * MS, T0 + 50 * MS])
+    means = history.means(starts, ends)[:, 0]
+    assert np.isnan(means[[0, 2, 3]]).all()
+    assert means[1] == 10
+
+
+def test_only_the_last_minute_is_kept():
+    history = PmHistory(kept_ns=50 * MS)
+    for second in range(10):
+        history.add(samples([1.0] * 20, T0 + second * 20 * MS))
+    assert 50 <= len(history._samples.start) <= 70
+
+
+class Clock:
+    now = T0
+
+    def __call__(self) -> int:
+        return self.now
+
+
+def test_steps_and_long_kernels_get_the_figures_of_their_time(tmp_path):
+    clock = Clock()
+    ramp = FakePmDevice(lambda t: (t - T0) / MS, uuid="GPU-a", clock=clock)
+    sampler = PmSampler([ramp])
+    clock.now += 100 * MS
+    sampler.poll()
+    options = RingOptions(
+        [tmp_path], attributes={"gpu.uuid": "GPU-a"}, history_of=sampler.history_of
+    )
+    sink = MemorySink()
+    source = RingSource(sink, options)
+    writer = RingWriter(tmp_path)
+    name = writer.text("step:1")
+    times = {"start_ns": T0 + 10 * MS, "end_ns": T0 + 20 * MS}
+    writer.write(RecordType.RANGE, **times, id=1, thread_id=9, name=name)
+    writer.write(RecordType.STEP, **times, number=1, thread_id=9, name=name)
+    for start, length in ((12 * MS, 2 * MS), (15 * MS, MS // 2)):
+        writer.write(
+            RecordType.KERNEL,
+            start_ns=T0 + start, end_ns=T0 + start + length, name=writer.text(f"gemm {length}"),
+        )  # fmt: skip
+    writer.die()
+    source.step()
+    said = {
+        (row["kind"], row["duration_ns"]): json.loads(row["attributes"] or "{}")
+        for batch, _ in sink.written
+        for row in batch.to_pylist()
+    }
+    # Sample i, from i ms on, has the value i.
+    assert said[SpanKind.STEP, 10 * MS]["gpu.tensor_pct"] == 14.5
+    assert said[SpanKind.KERNEL, 2 * MS]["gpu.dram_pct"] == 12.5
+    assert "gpu.dram_pct" not in said[SpanKind.KERNEL, MS // 2]
+    sampler.stop()
+    assert ramp.closed
+
+
+def test_a_process_of_several_gpus_or_of_another_one_has_no_figures():
+    sampler = PmSampler([FakePmDevice(lambda t: t * 0.0, uuid="GPU-a")])
+    assert sampler.history_of({"gpu.uuid": "GPU-a"}) is not None
+    for uuid in ("GPU-a,GPU-b", "GPU-b", "MIG-a", ""):
+        assert sampler.history_of({"gpu.uuid": uuid}) is None
+
+
+def test_a_device_that_fails_is_told_once_and_left_alone():
+    class Broken(FakePmDevice):
+        def read(self):
+            raise ServiceError("gone")
+
+    said = []
+    broken = Broken(lambda t: t * 0.0, uuid="GPU-b")
+    sampler = PmSampler([broken, FakePmDevice(lambda t: t * 0.0 + 50, uuid="GPU-a")], said.append)
+    sampler.poll()
+    sampler.poll()
+    assert said == ["GPU-b: gone"] and broken.closed
+
+
+def test_the_last_second_is_on_the_metrics_page():
+    import time
+
+    now = [time.time_ns() - 3000 * MS]
+    sampler = PmSampler([FakePmDevice(lambda t: t * 0.0 + 25, "GPU-a", lambda: now[0])])
+    now[0] += 2000 * MS
+    sampler.poll()
+    now[0] += 2000 * MS
+    sampler.poll()
+    registry = CollectorRegistry()
+    registry.register(sampler)
+    text = generate_latest(registry).decode()
+    assert 'hw_gpu_counter_ratio{counter="l2_hit",hw_id="GPU-a"} 0.25' in text
+
+
+NATIVE = """
+import time
+from spanlite.errors import ServiceError
+from spanlite_collectors.agent import pm
+device = pm.CuptiPmDevice(0, "GPU-a")
+try: pm.CuptiPmDevice(0)
+except ServiceError as error: print(error)
+try: pm.CuptiPmDevice(3)
+except ServiceError as error: print(error)
+total, last = 0, 0
+while total < 100:
+    time.sleep(0.02)
+    samples = device.read()
+    assert not last or not len(samples.start) or samples.start[0] == last
+    assert (samples.end - samples.start == 1_000_000).all()
+    assert (samples.values == [10, 20, 30, 40, 50]).all()
+    total += len(samples.start)
+    last = samples.end[-1] if len(samples.end) else last
+assert abs(time.time_ns() - last) < 60e9
+device.close()
+pm.CuptiPmDevice(0).close()
+print("done")
+"""
+
+
+def test_the_native_sampler_makes_cupti_s_calls_in_their_order():
+    """On the stand-in CUPTI, which refuses a wrong order, a second sampler and unknown devices."""
+    if not (library_path().exists() and (BUILD / "libcupti.so.13").exists()):
+        pytest.skip("the agent's test programs are not built: run tests/collectors/agent first")
+    env = os.environ | {"LD_LIBRARY_PATH": str(BUILD)}
+    done = subprocess.run([sys.executable, "-c", NATIVE], env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    busy, missing, last = done.stdout.splitlines()
+    assert "another sampler holds the device" in busy
+    assert missing.startswith("GPU 3 cannot be sampled: cuptiDeviceGetChipName")
+    assert last == "done"
+
+
+def test_without_a_driver_the_reason_is_said():
+    if not library_path().exists():
+        pytest.skip("the agent is not built: make agent")
+    if Path("/dev/nvidiactl").exists():
+        pytest.skip("there is a GPU here")
+    with pytest.raises(ServiceError, match="libcuda"):
+        CuptiPmDevice()
