@@ -30,7 +30,7 @@ def attribution(stand_in: bool, keep: str | None) -> None:
     from bench.agent_overhead import start
 
     with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
-        settings = {"LEVEL": "continuous", "RING_BYTES": str(16 << 20)}
+        settings = {"LEVEL": "continuous", "RING_BYTES": str(8 << 20)}
         worker = start("attribution", settings, Path(folder), stand_in)
         for run in ("graphs_600us", "eager"):
             worker.ask(run=run, steps=STEPS)
@@ -77,60 +77,54 @@ def truth(kernels: list[dict[str, Any]]) -> list[tuple[str, str]]:
     """(name, stage) of each kernel of an eager step, in order: what most eager steps say."""
     steps: dict[int, list[dict[str, Any]]] = {}
     for row in kernels:
-        if not row["graph_id"] and row["said"].get("stage"):
+        if not row["graph_id"]:
             steps.setdefault(row["trace_id_low"], []).append(row)
     found = Counter(
-        tuple((row["name"], row["said"]["stage"]) for row in _in_order(step))
+        tuple((row["name"], row["said"].get("stage", "")) for row in _in_order(step))
         for step in steps.values()
+        if any("stage" in row["said"] for row in step)
     )
     return list(found.most_common(1)[0][0]) if found else []
 
 
 def report(kernels: list[dict[str, Any]]) -> None:
-    """Shares of the kernel time of all replays: right, wrong, and not known."""
+    """Shares of the kernel time of all replays: right, wrong, not known, without a counterpart."""
     order = truth(kernels)
-    nodes = [row for row in kernels if row["graph_id"]]
     replays: dict[int, list[dict[str, Any]]] = {}
-    for row in nodes:
-        replays.setdefault(row["correlation_id"], []).append(row)
+    for row in kernels:
+        if row["graph_id"]:
+            replays.setdefault(row["correlation_id"], []).append(row)
     time_ns: Counter[str] = Counter()
     for replay in replays.values():
-        # What is outside all stages (a copy of the state at the end) has no stage to hit.
-        mine = [row for row in _in_order(replay) if row["said"].get("stage") != ""]
-        for place, row in enumerate(_aligned(mine, order)):
-            time_ns[_verdict(row, order[place] if row else None)] += (
-                row["duration_ns"] if row else 0
-            )
-        time_ns["other"] += sum(r["duration_ns"] for r in mine) - sum(
-            r["duration_ns"] for r in _aligned(mine, order) if r
-        )
+        for row, expected in zip(
+            _in_order(replay), _aligned(_in_order(replay), order), strict=True
+        ):
+            time_ns[_verdict(row, expected)] += row["duration_ns"]
     total = sum(time_ns.values())
     share = {word: round(100 * ns / total, 3) for word, ns in time_ns.items()} if total else {}
     emit("agent.attributed_pct.graphs", share.get("right", 0.0), "%", 99, replays=len(replays),
-         kernels=len(nodes), eager_kernels=len(order), shares=share)  # fmt: skip
+         kernels=sum(map(len, replays.values())), eager_kernels=len(order),
+         shares=share)  # fmt: skip
 
 
-def _aligned(
-    replay: list[dict[str, Any]], order: list[tuple[str, str]]
-) -> list[dict[str, Any] | None]:
-    """For each kernel of the eager step the replay's, by name and order; None: it has none."""
-    out: list[dict[str, Any] | None] = []
+def _aligned(replay: list[dict[str, Any]], order: list[tuple[str, str]]) -> list[str | None]:
+    """For each kernel of a replay the stage of the eager step's, by name and order; None: none."""
+    out: list[str | None] = []
     at = 0
-    for name, _ in order:
-        ahead = next((i for i in range(at, min(at + 4, len(replay))) if replay[i]["name"] == name),
+    for row in replay:
+        ahead = next((i for i in range(at, min(at + 4, len(order))) if order[i][0] == row["name"]),
                      None)  # fmt: skip
-        out.append(None if ahead is None else replay[ahead])
+        out.append(None if ahead is None else order[ahead][1])
         at = at if ahead is None else ahead + 1
     return out
 
 
-def _verdict(row: dict[str, Any] | None, expected: tuple[str, str] | None) -> str:
-    if row is None or expected is None:
-        return "missing"
-    said = row["said"].get("stage")
-    if said is None:
+def _verdict(row: dict[str, Any], expected: str | None) -> str:
+    if expected is None:
+        return "no_counterpart"
+    if row["said"].get("stage.unknown"):
         return "unknown"
-    return "right" if said == expected[1] else "wrong"
+    return "right" if row["said"].get("stage", "") == expected else "wrong"
 
 
 def main() -> int:
