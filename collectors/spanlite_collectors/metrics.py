@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
@@ -12,9 +11,9 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
-from spanlite.errors import ServiceError
 
 from spanlite_collectors.delivery import SinkStats
+from spanlite_collectors.http_server import HttpServer
 
 DEFAULT_PORT = 9464
 
@@ -86,13 +85,11 @@ class OtlpMetrics:
         self._refused.labels(reason).inc(spans)
 
 
-class MetricsServer(ThreadingHTTPServer):
+class MetricsServer(HttpServer):
     """GET /metrics, /healthz (is delivery alive) and /readyz (does it take spans).
 
     Raises ServiceError where the port is taken.
     """
-
-    daemon_threads = True
 
     def __init__(
         self,
@@ -103,30 +100,7 @@ class MetricsServer(ThreadingHTTPServer):
         ready: Callable[[], bool],
     ) -> None:
         self.registry, self.healthy, self.ready = registry, healthy, ready
-        try:
-            super().__init__(address, _Handler)
-        except (OSError, OverflowError) as error:
-            raise ServiceError(
-                f"cannot listen on {address[0]}:{address[1]}: {error}; give another port"
-            ) from None
-        self._thread = threading.Thread(target=self.serve_forever, args=(0.1,), name="metrics")
-
-    @property
-    def url(self) -> str:
-        """Where it listens."""
-        host, port = self.server_address[:2]
-        return f"http://{host!s}:{port}"
-
-    def start(self) -> None:
-        """Serve from a thread of its own."""
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Close the port."""
-        if self._thread.is_alive():
-            self.shutdown()
-            self._thread.join()
-        self.socket.close()
+        super().__init__(address, _Handler, "metrics")
 
 
 class _Handler(BaseHTTPRequestHandler):

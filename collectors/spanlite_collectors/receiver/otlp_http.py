@@ -9,11 +9,12 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any, Protocol
 
 from spanlite.errors import ServiceError
 
+from spanlite_collectors.http_server import HttpServer
 from spanlite_collectors.importers.otlp import convert_request
 from spanlite_collectors.receiver import request as body
 from spanlite_collectors.receiver.request import Refusal
@@ -54,15 +55,15 @@ class NoMetrics:
         """Ignore it."""
 
 
-class OtlpHttpServer(ThreadingHTTPServer):
+class OtlpHttpServer(HttpServer):
     """Receives traces and writes them to a sink. `start`, then `stop`.
 
     `overloaded` is asked before a body is read: while it says yes, senders are told to
     come back, so that they keep their spans. Raises ServiceError where the port is taken.
     """
 
-    daemon_threads = True
     request_queue_size = 64
+    page = TRACES_PATH
 
     def __init__(
         self,
@@ -79,31 +80,12 @@ class OtlpHttpServer(ThreadingHTTPServer):
         self._busy = 0
         self._idle = threading.Condition()
         self.stopping = False
-        try:
-            super().__init__(address, _Handler)
-        except (OSError, OverflowError) as error:
-            raise ServiceError(
-                f"cannot listen on {address[0]}:{address[1]}: {error}; give another port"
-            ) from None
-        self._thread = threading.Thread(target=self.serve_forever, args=(0.1,), name="otlp")
-
-    @property
-    def url(self) -> str:
-        """Where to send traces."""
-        host, port = self.server_address[:2]
-        return f"http://{host!s}:{port}{TRACES_PATH}"
-
-    def start(self) -> None:
-        """Serve from a thread of its own."""
-        self._thread.start()
+        super().__init__(address, _Handler, "otlp")
 
     def stop(self, timeout_s: float = 5.0) -> None:
         """Take no more requests; return when those that are being read are answered."""
         self.stopping = True
-        if self._thread.is_alive():
-            self.shutdown()
-            self._thread.join()
-        self.server_close()
+        super().stop()
         with self._idle:
             self._idle.wait_for(lambda: self._busy == 0, timeout_s)
 
