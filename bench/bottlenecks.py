@@ -6,6 +6,9 @@ The recordings are made by bench/faults_record.py on a GPU and lie under tests/r
 Where there are none yet, it says so and prints no figure of them. Healthy recordings are those
 named `healthy_*` and the decode loops of tests/recordings; `compared` says in how many of them
 there were steps enough to compare.
+
+What-if answers are checked where both sides were recorded: the eager decode loop, asked how long
+it would take as a CUDA graph, against the recording of that graph.
 """
 
 from __future__ import annotations
@@ -14,7 +17,10 @@ import argparse
 import sys
 from pathlib import Path
 
+import numpy as np
+from spanlite_replay import whatif
 from spanlite_replay.bottlenecks.diagnose import Diagnosis, diagnose
+from spanlite_replay.bottlenecks.recorded import read
 from spanlite_replay.recording import Recording
 
 from bench._fault_names import FAULTS
@@ -57,7 +63,31 @@ def main() -> int:
         of=len(healthy),
         compared=compared,
     )
+    for streams in (1, 4, 8):
+        _graph_question(streams)
     return 0
+
+
+def _graph_question(streams: int) -> None:
+    """The answer from `eager_sN` against the median step of `graph_sN`."""
+    asked, told = (
+        read(Recording.from_table(rows_of(RECORDINGS / f"{mode}_s{streams}.json.gz")))
+        for mode in ("eager", "graph")
+    )
+    answer = whatif.ask(
+        whatif.prepare(asked), "", [whatif.merged_into_graphs()], [], reordered=True
+    )
+    truth = float(np.median(whatif.lengths_of(told, told.start, told.end)))
+    emit(
+        f"replay.whatif_graph_error_pct.s{streams}",
+        (answer.predicted_ns - truth) / truth * 100,
+        "%",
+        asked_ms=round(answer.recorded_ns / 1e6, 4),
+        answer_ms=round(answer.predicted_ns / 1e6, 4),
+        range_ms=[round(answer.low_ns / 1e6, 4), round(answer.high_ns / 1e6, 4)],
+        truth_ms=round(truth / 1e6, 4),
+        within=answer.low_ns <= truth <= answer.high_ns,
+    )
 
 
 def _faults(files: dict[str, Path]) -> int:

@@ -29,6 +29,8 @@ _WAITS_FOR_DEVICE = re.compile(
 _WAITS_FOR_SOME = re.compile(
     r"cu(da)?(stream|event)synchronize|(stream|event) sync|cu(da)?memcpy(?!.*async)", re.IGNORECASE
 )
+#: Copies of pinned memory, or within devices, let their call return at once.
+_NEVER_HELD = re.compile(r"pinned|dtod|ptop|device\]?( -> |-to-)\[?device|peer", re.IGNORECASE)
 _STREAM_WAITS = re.compile(r"cu(da)?streamwaitevent|stream wait event", re.IGNORECASE)
 
 
@@ -245,7 +247,10 @@ class Finder:
 
     def _own_copies(self) -> Found:
         """A copy from or to pageable memory holds its call until it is done."""
+        codes, words = self.rec.dictionary("name")
+        free = np.array([_NEVER_HELD.search(word) is not None for word in words], dtype=np.bool_)
         copies = (self.kind[self.device] == SpanKind.MEMCPY) & (self._launcher >= 0)
+        copies &= ~free[codes[self.row[self.device]]]
         copy, call = self.device[copies], self._leader[self._launcher[copies]]
         held = self.end[call] >= self.end[copy]
         return copy[held], call[held], np.ones(int(held.sum()), dtype=np.bool_)
