@@ -30,6 +30,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     add_job_arguments(parser)
     try:
         config = job_config(parser.parse_args(argv))
+        preflight.make_archive(config.archive, config.bucket.bucket_count)
         env = environment(config)
         build(env, config)
         env.execute("spanlite")

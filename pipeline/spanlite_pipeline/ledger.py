@@ -10,6 +10,8 @@ import pyarrow as pa
 from spanlite.archive.schema import LEDGER
 from spanlite.v1 import spanlite_pb2 as pb
 
+_MOST = (1 << 63) - 1
+
 
 class Entry(NamedTuple):
     """What is counted apart."""
@@ -67,7 +69,8 @@ class LedgerCounts:
             "direction": [e.direction for e, _, _ in items],
             "reason": [e.reason for e, _, _ in items],
             "bucket": [None if e.bucket < 0 else e.bucket for e, _, _ in items],
-            "spans": [spans for _, spans, _ in items],
+            # Hostile headers may speak of more than a BIGINT holds.
+            "spans": [max(-_MOST, min(spans, _MOST)) for _, spans, _ in items],
             "messages": [messages for _, _, messages in items],
         }
         arrays = [pa.array(columns[f.name], _plain(f.type)).cast(f.type) for f in LEDGER]

@@ -18,7 +18,7 @@ from spanlite.settings import (
 from spanlite.topics import DEAD_TOPIC, RAW_TOPIC
 
 from spanlite_pipeline.config import JOB_FOLDER, JobConfig
-from spanlite_pipeline.preflight import open_archive
+from spanlite_pipeline.preflight import bucket_count_of
 from spanlite_pipeline.sampling import RuleSet
 from spanlite_pipeline.settings import KEEP_ALL, BucketSettings
 
@@ -72,13 +72,17 @@ def add_job_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def job_config(args: argparse.Namespace) -> JobConfig:
-    """The run these flags ask for; makes the archive. Raises SpanLiteError."""
+    """The run these flags ask for. Raises SpanLiteError."""
     if args.parallelism < 1:
         raise UsageError(f"--parallelism {args.parallelism}: give 1 or more")
+    if args.restarts < 0:
+        raise UsageError(f"--restarts {args.restarts}: give 0 or more")
+    if args.archive == "":
+        raise UsageError("--archive: give a folder")
     archive = args.archive if args.archive and "://" in args.archive else str(archive_of(args))
     text = _rules_text(args.rules)
     rules = RuleSet.from_yaml(text)
-    buckets = open_archive(archive, args.buckets, DEFAULT_BUCKETS)
+    buckets = bucket_count_of(archive, args.buckets, DEFAULT_BUCKETS)
     wait_ms = (
         duration_ms(args.decision_wait)
         if args.decision_wait

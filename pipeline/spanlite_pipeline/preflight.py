@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import os
 import shutil
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
+from spanlite.archive.disk import only_one
 from spanlite.archive.layout import FORMAT_FILE, INCOMING, SPANS, Archive
+from spanlite.bucket import check_bucket_count
 from spanlite.errors import ServiceError, UsageError
 
 JARS = Path(__file__).parent / "jars"
 OWN_JAR = "spanlite-flink-*.jar"
+LOCK_FILE = "_pipeline.lock"
 
 
 def check_tools() -> None:
@@ -53,13 +57,29 @@ def check_topics(bootstrap: str, *topics: str, timeout_s: float = 10.0) -> None:
         )
 
 
-def open_archive(root: str, bucket_count: int | None, default: int) -> int:
+def bucket_count_of(root: str, wanted: int | None, default: int) -> int:
+    """Bucket count of the archive, or of the one to be made. Raises ArchiveError."""
+    count = check_bucket_count(default if wanted is None else wanted)
+    if "://" in root or not (Path(root) / FORMAT_FILE).exists():
+        return count
+    archive = Archive.open(root)
+    return archive.bucket_count if wanted is None else make_archive(root, count)
+
+
+def make_archive(root: str, bucket_count: int) -> int:
     """Make the archive, or open it; returns its bucket count. Raises ArchiveError."""
-    if "://" in root:
-        return bucket_count or default
-    if bucket_count is None and (Path(root) / FORMAT_FILE).exists():
-        return Archive.open(root).bucket_count
-    return Archive.create(root, bucket_count or default).bucket_count
+    return bucket_count if "://" in root else Archive.create(root, bucket_count).bucket_count
+
+
+def only_job(archive: str) -> AbstractContextManager[None]:
+    """Held while a job here writes to a local archive. Raises ArchiveError where one does."""
+    if "://" in archive:
+        return nullcontext()
+    return only_one(
+        Path(archive) / LOCK_FILE,
+        f"another `spanlite pipeline run` is writing to '{archive}'; stop it first, "
+        "or give this one an archive of its own with --archive",
+    )
 
 
 def check_fresh(archive: str) -> None:

@@ -34,6 +34,7 @@ class Progress:
     """What a run tells while it runs."""
 
     elapsed_s: float
+    phase: str
     spans_in: int | None  # since this start
     spans_out: int | None
     lag: int | None  # messages that no checkpoint covers yet
@@ -58,6 +59,22 @@ def run_local(
     """
     preflight.check_tools()
     preflight.check_topics(config.bootstrap, config.bucket.topic, config.dead_topic)
+    preflight.make_archive(config.archive, config.bucket.bucket_count)
+    with preflight.only_job(config.archive):
+        return _run(config, until_idle_s, stop or threading.Event(), say or _silent, from_start)
+
+
+def _silent(_: Progress) -> None:
+    return None
+
+
+def _run(
+    config: JobConfig,
+    until_idle_s: float | None,
+    stop: threading.Event,
+    say: Say,
+    from_start: bool,
+) -> str:
     restored = newest_checkpoint(config.checkpoint_dir)
     if restored is None and not from_start:
         preflight.check_fresh(config.archive)
@@ -69,7 +86,8 @@ def run_local(
     job = _Job(config, restored, port)
     try:
         watch = _Watch(job, offsets, JobMetrics(port, job.id), until_idle_s, say)
-        drain = watch.wait(stop or threading.Event())
+        drain = watch.wait(stop)
+        watch.say_last("deciding all that is open" if drain else "stopping with a savepoint")
         return job.stop(drain)
     finally:
         offsets.close()
@@ -180,27 +198,26 @@ class _Watch:
         offsets: TopicOffsets,
         metrics: JobMetrics,
         until_idle_s: float | None,
-        say: Say | None,
+        say: Say,
     ) -> None:
         self._job, self._offsets, self._metrics = job, offsets, metrics
         self._until_idle_s, self._say = until_idle_s, say
         self._began = self._reported = time.monotonic()
         self._idle_since: float | None = None
-        self._end = -1
+        self._end, self._phase = -1, "starting Flink"
 
     def wait(self, stop: threading.Event) -> bool:
         """True where the job is idle and shall be drained; False where it shall just stop."""
         while not stop.wait(_POLL_S):
             self._job.check()
             now = time.monotonic()
-            due = self._say is not None and now - self._reported >= _REPORT_S
+            due = now - self._reported >= _REPORT_S
             if self._until_idle_s is None and not due:
                 continue
             lag = self._offsets.lag()
             if due:
                 self._report(now, lag)
             if self._until_idle_s is not None and self._is_idle(now, lag):
-                self._report(now, lag)
                 return True
         return False
 
@@ -213,15 +230,14 @@ class _Watch:
         return now - self._idle_since >= (self._until_idle_s or 0.0)
 
     def _report(self, now: float, lag: tuple[int, int] | None) -> None:
-        if self._say is None:
-            return
         self._reported = now
         found = self._metrics.read()
-        self._say(
-            Progress(
-                now - self._began,
-                found.get("spans_in"),
-                found.get("spans_out"),
-                lag[0] if lag else None,
-            )
-        )
+        spans_in, spans_out = found.get("spans_in"), found.get("spans_out")
+        if spans_in is not None:
+            self._phase = "running"
+        waiting = lag[0] if lag else None
+        self._say(Progress(now - self._began, self._phase, spans_in, spans_out, waiting))
+
+    def say_last(self, phase: str) -> None:
+        """Tell what is done at the end, which may take a while."""
+        self._say(Progress(time.monotonic() - self._began, phase, None, None, None))

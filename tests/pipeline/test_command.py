@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 from spanlite.archive.layout import Archive
 from spanlite.cli import main
-from spanlite.errors import UsageError
+from spanlite.errors import ArchiveError, UsageError
+from spanlite_pipeline import preflight
 from spanlite_pipeline.config import JobConfig, flink_settings
 from spanlite_pipeline.options import add_job_arguments, duration_ms, job_config, job_flags
 from spanlite_pipeline.recovery import newest_checkpoint
@@ -48,7 +49,7 @@ def test_flags_become_a_config(tmp_path: Path) -> None:
     assert config.bucket.bucket_count == 16
     assert config.checkpoint_dir == f"{archive}/_job"
     assert flink_settings(config)["a.b"] == "c=d"
-    assert Archive.open(archive).bucket_count == 16
+    assert preflight.make_archive(archive, 16) == 16
     # The archive's own number of buckets holds from then on.
     assert job_config(parse("--archive", archive)).bucket.bucket_count == 16
     assert job_config(parse("--archive", archive)).group == config.group
@@ -69,7 +70,9 @@ def test_without_restarts_a_failure_ends_the_job() -> None:
     ("args", "says"),
     [
         (["--buckets", "3"], "not a power of two"),
+        (["--buckets", "0"], "not a power of two"),
         (["--parallelism", "0"], "--parallelism 0"),
+        (["--restarts", "-1"], "--restarts -1"),
         (["--rules", "/no/such/rules.yaml"], "/no/such/rules.yaml"),
         (["--flush-interval", "soon"], "not a duration"),
         (["-D", "novalue"], "give KEY=VALUE"),
@@ -89,6 +92,16 @@ def test_no_broker(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     args = ["--archive", str(tmp_path / "a"), "--bootstrap", address]
     assert main(["pipeline", "run", *args]) == 2
     assert f"no Kafka broker answers at {address}" in capsys.readouterr().err
+    assert not (tmp_path / "a").exists()  # whose bucket count would be fixed
+
+
+def test_one_job_an_archive(tmp_path: Path) -> None:
+    archive = str(tmp_path)
+    refused = pytest.raises(ArchiveError, match="another `spanlite pipeline run`")
+    with preflight.only_job(archive), refused, preflight.only_job(archive):
+        pass
+    with preflight.only_job(archive), preflight.only_job("s3://bucket/archive"):
+        pass
 
 
 def test_other_bucket_count(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -34,7 +34,7 @@ def _stop_on_signal() -> Iterator[threading.Event]:
     def handle(number: int, frame: object) -> None:
         if stop.is_set():
             raise KeyboardInterrupt
-        _say("stopping with a savepoint; again to give up")
+        _say("stopping; again to give up")
         stop.set()
 
     before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
@@ -50,11 +50,12 @@ def _run(args: argparse.Namespace) -> int:
     from spanlite_pipeline.run import Progress, run_local
 
     def report(now: Progress) -> None:
-        count = ["?" if n is None else f"{n:,}" for n in (now.spans_in, now.spans_out, now.lag)]
-        _say(
-            f"{now.elapsed_s:.0f} s: {count[0]} spans in, {count[1]} kept, "
-            f"{count[2]} messages not committed"
-        )
+        words = [now.phase]
+        if now.spans_in is not None:
+            words = [f"{now.spans_in:,} spans in", f"{now.spans_out or 0:,} kept since this start"]
+        if now.lag is not None:
+            words.append(f"{now.lag:,} messages not committed yet")
+        _say(f"{now.elapsed_s:.0f} s: {', '.join(words)}")
 
     idle_s = duration_ms(args.until_idle) / 1000 if args.until_idle else None
     with _stop_on_signal() as stop:
@@ -64,6 +65,8 @@ def _run(args: argparse.Namespace) -> int:
             config, until_idle_s=idle_s, stop=stop, say=report, from_start=args.from_start
         )
     _say(f"stopped; state in {savepoint}")
+    if stop.is_set():
+        _say("what is undecided waits there; the same command goes on")
     return 0
 
 

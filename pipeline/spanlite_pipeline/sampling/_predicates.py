@@ -198,7 +198,7 @@ class Questions:
     def _parse(self, text: str) -> int:
         try:
             attributes = json.loads(text)
-        except ValueError:
+        except (ValueError, RecursionError):
             return 0
         if not isinstance(attributes, dict):
             return 0

@@ -16,18 +16,28 @@ LOCK_FILE = "_maintenance.lock"
 
 
 @contextmanager
-def maintenance_lock(root: Path) -> Iterator[None]:
-    """Held by compact and retain; it goes with the process, however that ends.
+def only_one(path: Path, otherwise: str) -> Iterator[None]:
+    """Hold a lock file; it is free again when the process ends, however that comes.
 
-    Raises ArchiveError where another process holds it.
+    Raises ArchiveError with the text `otherwise` where another process holds it.
     """
-    with (root / LOCK_FILE).open("a") as file:
+    try:
+        file = path.open("a")
+    except OSError as error:
+        raise ArchiveError(f"cannot write '{path}': {error.strerror}") from None
+    with file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise ArchiveError(
-                f"another `spanlite archive` is at work in '{root}'; wait until it has ended"
-            ) from None
+            raise ArchiveError(otherwise) from None
+        yield
+
+
+@contextmanager
+def maintenance_lock(root: Path) -> Iterator[None]:
+    """Held by compact and retain. Raises ArchiveError where another process holds it."""
+    other = f"another `spanlite archive` is at work in '{root}'; wait until it has ended"
+    with only_one(root / LOCK_FILE, other):
         yield
 
 

@@ -1,12 +1,15 @@
 """Retention: drop whole hours by age, and say in the ledger what went.
 
-An hour goes by a rename to a hidden name, then its count is written to the ledger, then
-its files are deleted. A run that was killed in between is finished by the next one; the
-ledger's file is named after the hidden folder, so nothing is counted twice.
+What goes is moved under a hidden name, then its count is written to the ledger, then it is
+deleted. A run that was killed in between is finished by the next one; the ledger's file is
+named after the hidden folder, so nothing is counted twice. A compacted hour is moved as a
+whole. Where a job may be writing, only committed files are: those it has not committed yet
+stay with their folder, and the next run drops them.
 """
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import time
 from collections.abc import Iterator
@@ -22,6 +25,8 @@ from spanlite.archive.schema import LEDGER as LEDGER_SCHEMA
 from spanlite.archive.writer import write_table
 
 EXPIRED = ".expired"
+#: An empty folder this old is no job's any more.
+_IDLE_S = 3600.0
 #: Tables that can be dropped by age. The ledger stays: it is small, and it is the proof.
 TABLES = (SPANS, TRACES, KERNEL_MINUTES)
 
@@ -39,7 +44,8 @@ class Expired:
 
 def expired(archive: Archive, table: str, before_ns: int) -> list[Expired]:
     """Hours of a table that end at or before that time, and what they hold."""
-    return [_measure(archive, table, hour) for hour in _old_hours(archive, table, before_ns)]
+    found = (_measure(archive, table, hour) for hour in _old_hours(archive, table, before_ns))
+    return [item for item in found if item.files]
 
 
 def _parts(table: str) -> tuple[str, ...]:
@@ -73,7 +79,8 @@ def retain(
         now = time.time_ns() if now_ns is None else now_ns
         _finish_killed(archive, now)
         for hour in _old_hours(archive, table, before_ns):
-            gone.append(_measure(archive, table, hour))
+            holds = _measure(archive, table, hour)
+            gone += [holds] if holds.files else []
             if table == SPANS:
                 _drop_absorbed(archive, hour)
             for part in _parts(table):
@@ -93,10 +100,38 @@ def _drop_absorbed(archive: Archive, hour: str) -> None:
 
 def _drop(archive: Archive, part: str, hour: str, now_ns: int) -> None:
     folder = archive.root / part / hour
-    if folder.exists():
-        hidden = folder.rename(folder.with_name(f".{folder.name}.{unique()}{EXPIRED}"))
+    if not folder.exists():
+        return
+    hidden = folder.with_name(f".{folder.name}.{unique()}{EXPIRED}")
+    if part == SPANS:
+        folder.rename(hidden)
+    else:
+        _move_committed(folder, hidden)
+    if hidden.exists():
         sync_folder(folder.parent)
         _finish(archive, part, hidden, now_ns)
+    if folder.exists():
+        _remove_idle(folder)
+
+
+def _move_committed(folder: Path, hidden: Path) -> None:
+    """Move the files that readers see."""
+    for path in sorted(folder.rglob("*.parquet")):
+        if path.name.startswith("."):
+            continue
+        target = hidden / path.relative_to(folder)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        path.rename(target)
+
+
+def _remove_idle(folder: Path) -> None:
+    """Remove the empty folders in it that nothing has come into for long, and it too."""
+    inside = sorted((path for path in folder.rglob("*") if path.is_dir()), reverse=True)
+    idle = time.time() - _IDLE_S
+    for empty in (*inside, folder, folder.parent):
+        if empty.stat().st_mtime < idle:
+            with contextlib.suppress(OSError):  # it holds something
+                empty.rmdir()
 
 
 def _finish_killed(archive: Archive, now_ns: int) -> None:
@@ -116,9 +151,8 @@ def _finish(archive: Archive, part: str, hidden: Path, now_ns: int) -> None:
             table = pa.Table.from_pylist(rows, _plain(LEDGER_SCHEMA))
             put_file(ledger / date, counted, write_table(table, LEDGER_SCHEMA))
     shutil.rmtree(hidden)
-    date_folder = hidden.parent
-    if not any(date_folder.iterdir()):
-        date_folder.rmdir()
+    with contextlib.suppress(OSError):  # it holds other hours
+        hidden.parent.rmdir()
 
 
 def _plain(schema: pa.Schema) -> pa.Schema:

@@ -17,6 +17,10 @@ SCHEMA_VERSION = 1
 #: A column of one value stands for all spans, so a few hostile bytes can claim any
 #: count. At this limit they cost at most some 200 MB, for one message.
 MAX_SPANS = 1 << 20
+#: Spans that a header may speak of, before it or dropped: sums of them fit 64 bits.
+MAX_COUNTED = 1 << 53
+#: A weight is 1 over it.
+MIN_PROBABILITY = 1e-9
 #: First byte of every SpanBatch: field 1, length-delimited.
 BATCH_TAG = b"\x0a"
 
@@ -78,3 +82,20 @@ def _check_header(header: pb.BatchHeader) -> None:
         raise WireError("malformed", f"bucket count {count}")
     if header.bucket >= count:
         raise WireError("malformed", f"bucket {header.bucket} of {count}")
+    for name, spans in (("spans_before", header.spans_before), *_drops(header)):
+        if spans > MAX_COUNTED:
+            raise WireError("malformed", f"{name} {spans}; the limit is {MAX_COUNTED}")
+    check_probability(header.sampling_probability)
+
+
+def _drops(header: pb.BatchHeader) -> list[tuple[str, int]]:
+    return [("drops.spans", drop.spans) for drop in header.drops]
+
+
+def check_probability(probability: float) -> None:
+    """0 (not sampled), or from MIN_PROBABILITY to 1. Raises WireError."""
+    if probability != 0 and not MIN_PROBABILITY <= probability <= 1:
+        raise WireError(
+            "malformed",
+            f"sampling_probability {probability}: 0, or from {MIN_PROBABILITY} to 1",
+        )

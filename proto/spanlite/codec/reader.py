@@ -84,9 +84,13 @@ class BatchView:
         if len(keys) != len(values):
             raise WireError("malformed", f"resource: {len(keys)} keys, {len(values)} values")
         try:
-            return dict(zip(keys, map(json.loads, values), strict=True))
+            resource = dict(zip(keys, map(json.loads, values), strict=True))
+            if any("\\u" in value for value in values):
+                # JSON can spell half a character, which nothing after this can write.
+                json.dumps(resource, ensure_ascii=False).encode()
         except (ValueError, RecursionError) as error:
             raise WireError("malformed", f"resource: {error}") from None
+        return resource
 
     def _check(self) -> None:
         _ = self.resource

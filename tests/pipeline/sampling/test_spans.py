@@ -72,6 +72,7 @@ def test_spans_without_attributes_and_odd_ones_match_nothing(make_view: Any) -> 
     rules = rules_of("string_attribute", "{key: k, values: [a]}")
     assert found(rules, make_view(attributes=[None, None])) == [False, False]
     assert found(rules, make_view(attributes=["[1]", "{", None])) == [False, False, False]
+    assert found(rules, make_view(attributes=["[" * 100_000])) == [False]
 
 
 def test_resource_attributes_match_every_span(make_view: Any) -> None:

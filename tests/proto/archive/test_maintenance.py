@@ -166,3 +166,32 @@ def test_schema_is_what_a_plain_reader_sees(archive: Archive, commit: Any, rows_
     assert found.names == SPANS_SCHEMA.names
     for item in SPANS_SCHEMA:
         assert found.field(item.name).nullable == item.nullable, item.name
+
+
+def test_retain_beside_a_job_leaves_what_is_not_committed(
+    archive: Archive, commit: Any, rows_of: Rows
+) -> None:
+    """The job's sink writes a hidden file into the hour, which it renames when it commits."""
+    commit(archive, rows_of(6, 20, start_ns=T0), "part-0")
+    (first,) = {path.parent for path in archive.root.glob("incoming/*/*/bucket=0/*.parquet")}
+    late = first / ".part-1.parquet.inprogress.x"
+    late.write_bytes(next(first.glob("*.parquet")).read_bytes())
+    rows = pq.read_metadata(late).num_rows
+    gone = retain(archive, SPANS, T0 + 2 * HOUR_NS)
+    assert sum(item.rows for item in gone) == 120
+    assert expired(archive, SPANS, T0 + 2 * HOUR_NS) == []
+    late.rename(first / "part-1.parquet")
+    assert sum(item.rows for item in retain(archive, SPANS, T0 + 2 * HOUR_NS)) == rows
+    dropped = ArchiveReader(archive).read_table(LEDGER).to_pylist()
+    assert sum(row["spans"] for row in dropped if row["reason"] == "expired") == 120 + rows
+
+
+def test_retain_removes_folders_that_have_been_empty_for_long(
+    archive: Archive, commit: Any, rows_of: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commit(archive, rows_of(6, 20, start_ns=T0), "part-0")
+    retain(archive, SPANS, T0 + 2 * HOUR_NS)
+    assert any(archive.root.glob("incoming/date=*/hour=*"))
+    monkeypatch.setattr(retention, "_IDLE_S", -1.0)
+    retain(archive, SPANS, T0 + 2 * HOUR_NS)
+    assert not any(archive.root.glob("incoming/date=*"))

@@ -245,3 +245,36 @@ def test_lite_messages_are_grouped_by_resource_and_bucket() -> None:
     one, two = bucket_of([1, 2], [0, 0]).tolist()
     assert found == {("a", one): [1, 4], ("a", two): [2, 5], ("b", one): [3]}
     assert json.dumps(decoded.batches[0].resource["process.pid"]) == "3"
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        pb.BatchHeader(spans_before=(1 << 64) - 1),
+        pb.BatchHeader(spans_before=(1 << 53) + 1),
+        pb.BatchHeader(drops=[pb.DropCount(reason="r", spans=(1 << 64) - 1)]),
+        pb.BatchHeader(sampling_probability=-0.5),
+        pb.BatchHeader(sampling_probability=float("nan")),
+        pb.BatchHeader(sampling_probability=5e-324),
+        pb.BatchHeader(sampling_probability=1.5),
+    ],
+)
+def test_counts_and_probabilities_that_no_sum_can_hold(header: pb.BatchHeader) -> None:
+    batch = message()
+    batch.header.MergeFrom(header)
+    with pytest.raises(WireError, match="malformed"):
+        read_header(batch.SerializeToString())
+
+
+@pytest.mark.parametrize("text", [r'"\ud800"', r'["a", {"b": "\udfff x"}]', r'{"\ud83d": 1}'])
+def test_half_a_character_in_a_resource(text: str) -> None:
+    batch = message()
+    batch.resource.CopyFrom(pb.Resource(keys=["host.name"], values_json=[text]))
+    with pytest.raises(WireError, match="malformed"):
+        BatchView(batch.SerializeToString())
+
+
+def test_whole_characters_spelt_in_json_are_read() -> None:
+    batch = message()
+    batch.resource.CopyFrom(pb.Resource(keys=["k"], values_json=[r'"\ud83d\ude00 \u00e9"']))
+    assert BatchView(batch.SerializeToString()).resource == {"k": "\U0001f600 \u00e9"}
