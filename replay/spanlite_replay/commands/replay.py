@@ -10,6 +10,12 @@ from spanlite.cli import INTERRUPTED
 from spanlite.errors import UsageError
 from spanlite.timewindow import format_time, parse_duration
 
+from spanlite_replay.commands._faithful import (
+    add_fidelity,
+    fidelity_of,
+    print_fidelity,
+    wants_fidelity,
+)
 from spanlite_replay.commands._flags import add_transforms
 from spanlite_replay.commands._open import open_plan
 from spanlite_replay.commands._progress import Progress
@@ -35,6 +41,7 @@ examples:
   spanlite replay data/archive --speed 2 --no-wait          print the schedule
   spanlite replay data/archive --last 1h --qps 500 --over thin --target kafka
   spanlite replay data/archive --target sim --host closed --out observed.parquet
+  spanlite replay data/archive --target sim --aa --html fidelity.html
 """
 
 
@@ -56,11 +63,13 @@ class ReplayCommand:
         add_transforms(parser)
         _add_pacing(parser)
         add_targets(parser)
+        add_fidelity(parser)
         parser.add_argument("--json", action="store_true", help="report as one JSON object")
 
     def run(self, args: argparse.Namespace) -> int:
         """Read, plan, run, report."""
         check_target(args)
+        compares = wants_fidelity(args)
         pacing = pacing_of(args)
         progress = Progress(sys.stderr)
         plan, provenance = open_plan(args, columns_of(args), deps_of(args), progress)
@@ -75,7 +84,14 @@ class ReplayCommand:
             start_at_ns=starts_ns,
             on_start=lambda: progress.say(_announce(plan, pacing)),
         )
-        return _finish(report, args)
+        if not compares or report.observed is None:
+            return _finish(report, args)
+        again = None
+        if args.aa:
+            silent = argparse.Namespace(**vars(args) | {"out": None})
+            again = run_plan(plan, make_target(silent, provenance.bucket_count, progress), pacing)
+        print_fidelity(fidelity_of(plan, report, again), plan, report, args)
+        return _exit_code(report)
 
 
 def _soon(plan: Plan) -> int:
@@ -97,6 +113,10 @@ def _finish(report: Report, args: argparse.Namespace) -> int:
     # The schedule has the standard output where it is not given a file.
     stream = sys.stderr if args.target == "dry" and args.out is None else sys.stdout
     print(report.to_json() if args.json else report.to_text(), file=stream)
+    return _exit_code(report)
+
+
+def _exit_code(report: Report) -> int:
     if report.interrupted:
         return INTERRUPTED
     failed = report.fates["failed"].events

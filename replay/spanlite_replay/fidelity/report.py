@@ -18,10 +18,11 @@ from spanlite_replay.fidelity.order import TOLERANCE_NS, Order, dependencies, st
 from spanlite_replay.fidelity.overlap import StreamPair, compare_overlap, overlaps
 from spanlite_replay.fidelity.pairing import Pairs, pair
 from spanlite_replay.fidelity.spans import BOOL, I64, Spans, group_rows
-from spanlite_replay.targets.base import PLAN_DIGEST_KEY, REPLAY_ID_KEY, TARGET_KEY
 
 #: Edges that somebody recorded or inferred: rows of the recorded table, before and after.
 Edges = tuple[I64, I64]
+#: Keys of an observed table's metadata that say how it came about.
+_OURS = b"spanlite."
 CALLS = (SpanKind.RUNTIME_CALL, SpanKind.DRIVER_CALL)
 
 
@@ -366,6 +367,10 @@ def _conservation(planned: int, observed: int) -> str:
 
 
 def _facts(observed: pa.Table) -> dict[str, Any]:
+    """What the target wrote into the table's metadata: target, digest, clocks, throttling, ..."""
     metadata = observed.schema.metadata or {}
-    keys = {"replay_id": REPLAY_ID_KEY, "target": TARGET_KEY, "plan_digest": PLAN_DIGEST_KEY}
-    return {name: metadata[key].decode() for name, key in keys.items() if key in metadata}
+    return {
+        key[len(_OURS) :].decode(): value.decode(errors="replace")
+        for key, value in metadata.items()
+        if key.startswith(_OURS)
+    }

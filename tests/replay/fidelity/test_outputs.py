@@ -113,3 +113,31 @@ def test_wrong_files_are_named(
 ) -> None:
     code, _, err = spanlite("fidelity", files[0], tmp_path / wrong)
     assert code == 2 and str(tmp_path) in err
+
+
+def test_replay_says_how_faithful_it_was(
+    tmp_path: Path,
+    write_archive: Callable[..., Path],
+    spanlite: Callable[..., tuple[int, str, str]],
+) -> None:
+    from spanlite_collectors.importers.api import import_file
+    from spanlite_collectors.sinks import MemorySink
+
+    sink = MemorySink()
+    import_file(Path(__file__).parents[2] / "recordings" / "graph_s1.json.gz", sink)
+    for spans, resource in sink.written:
+        write_archive(tmp_path / "archive", spans, resource)
+    page_file = tmp_path / "f.html"
+    code, out, err = spanlite(
+        "replay", tmp_path / "archive", "--target", "sim", "--aa", "--json", "--html", page_file
+    )
+    assert code == 0, err
+    report = json.loads(out)
+    fidelity = report["fidelity"]
+    assert fidelity["spans"] == 258 and fidelity["lost"] == fidelity["violations"] == 0
+    assert fidelity["noise"]["starts.p99_us"] == 0  # the simulator is deterministic
+    assert fidelity["conservation"] == report["conservation"]
+    assert fidelity["environment"]["plan_digest"] == report["digest"]
+    assert page_file.read_text().startswith("<!doctype html>")
+    code, _, err = spanlite("replay", tmp_path / "archive", "--fidelity")
+    assert code == 2 and "no fidelity" in err
