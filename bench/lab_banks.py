@@ -11,10 +11,12 @@ from __future__ import annotations
 import argparse
 import sys
 from collections import Counter
+from itertools import product
 from typing import Any
 
 import numpy as np
 from spanlite_analytics.lab.banks import Access, ideal_wavefronts, wavefronts
+from spanlite_analytics.lab.banks.model import DEFAULT_RULES, Rules
 
 from bench._report import emit
 from bench.h200._device import TABLES, load
@@ -33,7 +35,9 @@ def access_of(operation: str) -> Access:
     return Access(kind, int(width))  # type: ignore[arg-type]
 
 
-def compare(columns: dict[str, np.ndarray], about: dict[str, Any]) -> dict[str, np.ndarray]:
+def compare(
+    columns: dict[str, np.ndarray], about: dict[str, Any], rules: Rules = DEFAULT_RULES
+) -> dict[str, np.ndarray]:
     """Each pattern's wavefronts and conflicts: the model's and the counters', for one access."""
     lanes = columns["active"].astype(np.int64)[:, None] >> np.arange(32) & 1 == 1
     rows = len(lanes)
@@ -42,7 +46,8 @@ def compare(columns: dict[str, np.ndarray], about: dict[str, Any]) -> dict[str, 
         chosen = np.flatnonzero(columns["operation"] == number)
         if chosen.size:
             given = (access_of(operation), columns["address"][chosen], lanes[chosen])
-            model[chosen], ideal[chosen] = wavefronts(*given), ideal_wavefronts(*given)
+            model[chosen] = wavefronts(*given, rules=rules)
+            ideal[chosen] = ideal_wavefronts(*given, rules=rules)
     counted = {k: v.astype(np.int64) / about["repeats"] for k, v in columns.items() if _counts(k)}
     names = np.array(about["operations"])[columns["operation"]]
     kind = np.where(np.char.startswith(names, "load"), "load", "matrix")
@@ -84,7 +89,18 @@ def main() -> int:
         place = next(i for i in wrong if columns["family"][i] == family)
         seen = {k: float(got[k][place]) for k in ("model", "ideal", "wavefronts", "conflicts")}
         print(f"{count} of {family}, {operation}: {seen}", file=sys.stderr)
+    if len(wrong):
+        _print_variants(columns, about)
     return 0
+
+
+def _print_variants(columns: dict[str, np.ndarray], about: dict[str, Any]) -> None:
+    """Which of the open rules would fit better."""
+    for by_half, stores in product((False, True), repeat=2):
+        rules = Rules(by_half, stores)
+        got = compare(columns, about, rules)
+        fronts = int((got["model"] != got["wavefronts"]).sum())
+        print(f"{rules}: {got['wrong'].sum()} wrong, {fronts} in wavefronts", file=sys.stderr)
 
 
 if __name__ == "__main__":

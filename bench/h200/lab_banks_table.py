@@ -36,6 +36,8 @@ METRICS = {
     "wavefronts": "l1tex__data_pipe_lsu_wavefronts_mem_shared.sum",
 }
 TRIALS = (8, 40)
+#: Launches in one run of ncu after that; what a run has measured is kept if the next one fails.
+CHUNK = 130
 
 _ASM = {
     "load 4 B": "ld.volatile.shared.u32 r0,[%0];",
@@ -167,7 +169,7 @@ def main() -> None:
 
 
 def run(args: argparse.Namespace, cubin: Path, made: Sequence[Pattern]) -> None:
-    """Two trials, then what fits."""
+    """Two trials, then runs as long as they fit."""
     began, took, parts, done = time.monotonic(), [], [], 0
 
     def left() -> float:
@@ -185,9 +187,11 @@ def run(args: argparse.Namespace, cubin: Path, made: Sequence[Pattern]) -> None:
         for count in TRIALS:
             step(count)
         each = max((took[1] - took[0]) / (TRIALS[1] - TRIALS[0]), 0.001)
-        fits = int((left() - took[0]) * 0.85 / each)
-        if fits > 0:
-            step(min(fits, len(made) - done))
+        while done < len(made):
+            fits = int((left() - took[0]) * 0.85 / each)
+            if fits < TRIALS[0]:
+                break
+            step(min(fits, CHUNK, len(made) - done))
     except (RuntimeError, subprocess.TimeoutExpired) as error:
         print(f"stopped after {done} patterns: {error}", file=sys.stderr)
     if not parts:

@@ -36,6 +36,22 @@ KINDS: tuple[Kind, ...] = ("load", "store", "ldmatrix", "stmatrix")
 
 
 @dataclass(frozen=True, slots=True)
+class Rules:
+    """What NVIDIA's documents leave open. The defaults are what its engineers describe.
+
+    `python -m bench.lab_banks` says which of these the hardware's counters agree with.
+    """
+
+    #: Whether 16-byte loads are packed for each half warp by itself, not for both or none.
+    pack_by_half: bool = False
+    #: Whether stores are packed like loads.
+    pack_stores: bool = False
+
+
+DEFAULT_RULES = Rules()
+
+
+@dataclass(frozen=True, slots=True)
 class Access:
     """What the lanes of a warp do in one instruction.
 
@@ -67,20 +83,30 @@ class Access:
         return f"{self.kind} {self.width_bytes} B"
 
 
-def wavefronts(access: Access, addresses: ArrayLike, active: ArrayLike = True) -> Ints:
+def wavefronts(
+    access: Access,
+    addresses: ArrayLike,
+    active: ArrayLike = True,
+    rules: Rules = DEFAULT_RULES,
+) -> Ints:
     """Wavefronts of each instruction.
 
     `addresses`: bytes, shape (..., 32), a multiple of the width. `active`: which lanes take
     part, broadcast against it. Returns shape (...); 0 where no lane takes part.
     Raises UsageError for addresses that the hardware would refuse.
     """
-    each: Ints = _each_phase(access, *_checked(access, addresses, active))
+    each = _each_phase(access, *_checked(access, addresses, active), rules)
     return np.asarray(each.sum(axis=-1), np.int64)
 
 
-def ideal_wavefronts(access: Access, addresses: ArrayLike, active: ArrayLike = True) -> Ints:
+def ideal_wavefronts(
+    access: Access,
+    addresses: ArrayLike,
+    active: ArrayLike = True,
+    rules: Rules = DEFAULT_RULES,
+) -> Ints:
     """Wavefronts if no two lanes met in a bank: one for each phase with an active lane."""
-    each: Ints = _each_phase(access, *_checked(access, addresses, active))
+    each = _each_phase(access, *_checked(access, addresses, active), rules)
     return np.asarray((each > 0).sum(axis=-1), np.int64)
 
 
@@ -113,15 +139,19 @@ def _lanes_of_a_phase(access: Access) -> int:
     return min(LANES, LANES * WORD_BYTES // access.width_bytes)
 
 
-def _each_phase(access: Access, given: Ints, on: NDArray[np.bool_]) -> Ints:
+def _each_phase(access: Access, given: Ints, on: NDArray[np.bool_], rules: Rules) -> Ints:
     """Wavefronts of each phase, shape (..., phases)."""
     lanes = _lanes_of_a_phase(access)
     apart = _phases(access, given, on, lanes)
-    if access.kind != "load" or lanes == LANES:
+    packing = access.kind == "load" or (access.kind == "store" and rules.pack_stores)
+    if not packing or lanes == LANES:
         return apart
     joined = _phases(access, given, on, 2 * lanes)
-    fill = np.zeros((*joined.shape[:-1], apart.shape[-1] - joined.shape[-1]), np.int64)
-    return np.where(_packs(given, on)[..., None], np.concatenate([joined, fill], -1), apart)
+    scopes = joined.shape[-1] if rules.pack_by_half else 1
+    packs = np.repeat(_packs(given, on, scopes), joined.shape[-1] // scopes, axis=-1)
+    pairs = apart.reshape(*joined.shape, 2)
+    one = np.stack([joined, np.zeros_like(joined)], axis=-1)
+    return np.where(packs[..., None], one, pairs).reshape(apart.shape)
 
 
 def _phases(access: Access, given: Ints, on: NDArray[np.bool_], lanes: int) -> Ints:
@@ -130,13 +160,16 @@ def _phases(access: Access, given: Ints, on: NDArray[np.bool_], lanes: int) -> I
     return np.asarray(words.max(axis=-1), np.int64)
 
 
-def _packs(given: Ints, on: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Whether each active lane has the address of its neighbour, if that is active."""
-    found = np.zeros(given.shape[:-1], np.bool_)
+def _packs(given: Ints, on: NDArray[np.bool_], scopes: int) -> NDArray[np.bool_]:
+    """Whether each active lane has the address of its neighbour, if that is active.
+
+    For each of the equal parts of the warp: shape (..., scopes).
+    """
+    found = np.zeros((*given.shape[:-1], scopes), np.bool_)
     for distance in (1, 2):
         other = np.arange(LANES) ^ distance
         same = (given == given[..., other]) | ~on | ~on[..., other]
-        found |= same.all(axis=-1)
+        found |= same.reshape(*given.shape[:-1], scopes, -1).all(axis=-1)
     return found
 
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from spanlite.errors import UsageError
 from spanlite_analytics.lab.banks import Access, ideal_wavefronts, wavefronts
-from spanlite_analytics.lab.banks.model import bank_words
+from spanlite_analytics.lab.banks.model import Rules, bank_words
 
 LANE = np.arange(32)
 
@@ -36,6 +36,16 @@ def test_wide_loads_of_pairs_are_packed() -> None:
         assert wavefronts(Access("store", 8), pairs * 8) == 2
     almost = np.where(LANE == 1, 40, LANE & ~1)
     assert wavefronts(Access("load", 8), almost * 8) > 1
+
+
+def test_what_is_left_open() -> None:
+    halves = np.where(LANE < 16, LANE // 2, LANE) * 16
+    assert wavefronts(Access("load", 16), halves) == 4
+    assert wavefronts(Access("load", 16), halves, rules=Rules(pack_by_half=True)) == 3
+    assert ideal_wavefronts(Access("load", 16), halves, rules=Rules(pack_by_half=True)) == 3
+    stores = Rules(pack_stores=True)
+    assert wavefronts(Access("store", 8), LANE // 2 * 8, rules=stores) == 1
+    assert wavefronts(Access("stmatrix", 16), LANE // 2 * 16, rules=stores) == 4
 
 
 def test_words_that_lanes_share_are_served_once() -> None:
