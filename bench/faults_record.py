@@ -47,6 +47,7 @@ class Bed:
         import cupy
         import torch
 
+        torch.set_grad_enabled(False)
         self.torch, self.cupy = torch, cupy
         half = {"device": "cuda", "dtype": torch.bfloat16}
         self.x = torch.randn(BATCH, SIZE, **half)

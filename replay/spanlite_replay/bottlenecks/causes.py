@@ -28,7 +28,10 @@ KERNEL_SLOWER = 1.08
 UNIFORM_SHARE, UNIFORM_SPREAD = 0.7, 0.25
 #: A request this many times the median, among at least so many.
 LONG_TAIL, FEWEST_REQUESTS = 3.0, 4
+#: and of the next longest: lengths of requests have a tail by nature, an outlier stands alone.
+STANDS_ALONE = 2.0
 _GEMM = re.compile(r"gemm|nvjet|cutlass|cublas|xmma|_mm_|matmul", re.IGNORECASE)
+_ATTENTION = re.compile(r"attention|flash|fmha|sdpa", re.IGNORECASE)
 _SPILLS = ("local_memory_per_thread", "local memory per thread", "local_bytes_per_thread")
 _CONFLICTS = ("shared_bank_conflicts", "shared bank conflicts", "bank_conflicts_per_request")
 
@@ -110,6 +113,8 @@ def find_long_tail(analysis: Analysis) -> list[Cause]:
     usual, usual_steps = float(np.median(took)), float(np.median(steps))
     worst = int(took.argmax())
     if took[worst] < LONG_TAIL * usual or steps[worst] < LONG_TAIL * max(usual_steps, 1):
+        return []
+    if took[worst] < STANDS_ALONE * np.sort(took)[-2]:
         return []
     name = rec.names[int(rec.name[request[worst]])]
     said = (
@@ -307,7 +312,8 @@ def _one_slower(was: KernelGroup | None, now: KernelGroup) -> str:
         return "bank_conflicts"
     if was and now.accompanied > was.accompanied + 0.3:
         return "contention"
-    return "gemm_regression" if _GEMM.search(now.name) else "slow_kernel"
+    is_product = _GEMM.search(now.name) and not _ATTENTION.search(now.name)
+    return "gemm_regression" if is_product else "slow_kernel"
 
 
 def _evidence(was: KernelGroup, now: KernelGroup) -> list[str]:

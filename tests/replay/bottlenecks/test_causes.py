@@ -92,6 +92,10 @@ def test_a_small_gemm_regression(machine: Any) -> None:
     assert first(run(machine, _with_kernel("nvjet_gemm_qkv", 110))) == "gemm_regression"
 
 
+def test_attention_is_no_matrix_product(machine: Any) -> None:
+    assert first(run(machine, _with_kernel("flash_attention", 160))) == "slow_kernel"
+
+
 def test_register_spill(machine: Any) -> None:
     spilled = '{"local_memory_per_thread": 256}'
     found = run(machine, _with_kernel("custom_kernel", 90, attributes=spilled))
@@ -216,9 +220,12 @@ def test_a_long_tail_request(machine: Any) -> None:
     assert "request:3" in found.causes[0].evidence[0]
 
 
-def test_requests_alike_are_no_tail(machine: Any) -> None:
+@pytest.mark.parametrize("lengths", [(4, 5, 4, 7, 4, 5), (3, 4, 3, 12, 3, 9)])
+def test_requests_alike_or_of_all_lengths_are_no_tail(
+    machine: Any, lengths: tuple[int, ...]
+) -> None:
     r = random.Random(4)
-    for number, steps in enumerate((4, 5, 4, 7, 4, 5)):
+    for number, steps in enumerate(lengths):
         machine.begin_request(f"request:{number}")
         for step in range(steps):
             machine.begin_step(f"step:{step}")

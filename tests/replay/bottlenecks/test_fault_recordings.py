@@ -14,6 +14,7 @@ sys.path.append(str(Path(__file__).parents[3]))  # bench/ is no installed packag
 from bench import faults_record
 from bench._fault_names import FAULTS
 from bench._fault_trace import annotate, read_conflicts, trim, write
+from bench._recordings import RECORDINGS
 from bench.bottlenecks import FOLDER, diagnosis_of
 
 ROOT = Path(__file__).parents[3]
@@ -69,6 +70,17 @@ def test_a_trace_is_trimmed(tmp_path: Path) -> None:
     size = write(trace, tmp_path / "x.json.gz")
     assert json.loads(gzip.decompress((tmp_path / "x.json.gz").read_bytes())) == trace
     assert size == write(trace, tmp_path / "y.json.gz")
+
+
+def test_a_trimmed_recording_says_the_same(tmp_path: Path) -> None:
+    whole = RECORDINGS / "graph_s1.json.gz"
+    trace = json.loads(gzip.decompress(whole.read_bytes()))
+    write(trim(trace, "x.json"), tmp_path / "x.json.gz")
+    before, after = diagnosis_of(whole).report, diagnosis_of(tmp_path / "x.json.gz").report
+    assert (after.unit, after.windows, after.total_ns) == ("step", 6, before.total_ns)
+    kinds = [{one.bound: one.ns for one in report.shares} for report in (before, after)]
+    assert kinds[0]["compute"] == kinds[1]["compute"] and kinds[0]["copy"] == kinds[1]["copy"]
+    assert (tmp_path / "x.json.gz").stat().st_size < whole.stat().st_size
 
 
 def test_facts_go_to_the_faulty_half() -> None:
