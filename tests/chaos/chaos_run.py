@@ -56,9 +56,13 @@ class Load(threading.Thread):
             time.sleep(max(0.0, began + sent / self._spans_per_s - time.monotonic()))
         self._sink.close(PATIENCE_S)
 
+    def stop(self) -> None:
+        """Send no more, also where the test has failed."""
+        self._stop_asked.set()
+
     def finish(self) -> int:
         """Send what is left, wait until the broker has it; returns the number of spans."""
-        self._stop_asked.set()
+        self.stop()
         self.join(2 * PATIENCE_S)
         if self.error is not None or self.is_alive():
             raise RuntimeError("the load has failed") from self.error

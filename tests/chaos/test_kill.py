@@ -119,6 +119,7 @@ def test_nothing_lost_nothing_twice(
         sent = load.finish()
         job.finish()
     finally:
+        load.stop()
         job.close()
     kept = kept_spans(rules, load.account)
     difference = compare(load.account, found_in(archive, weight), kept)
