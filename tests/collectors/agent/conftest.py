@@ -28,6 +28,14 @@ OPTIONS = {
 }
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The first test of a build compiles it, which takes minutes on a busy machine."""
+    here = Path(__file__).parent
+    for item in items:
+        if here in item.path.parents:
+            item.add_marker(pytest.mark.timeout(1800))
+
+
 def _has_sanitizer(flags: str) -> bool:
     program = "int main(){return 0;}"
     command = ["g++", f"-fsanitize={flags}", "-x", "c++", "-", "-o", "/dev/null"]
