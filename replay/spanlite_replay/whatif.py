@@ -239,10 +239,13 @@ def _ratio(changed: F64, base: F64) -> float:
 
 
 def _without_observed(case: Case) -> Case:
-    edges = case.work.edges
-    known = edges.kind != EdgeKind.OBSERVED
+    """Without dependencies of kernels that are told from times alone. Those of copies stay: a
+    copy on a stream of its own brings or takes what kernels of others use."""
+    work = case.work
+    edges = work.edges
+    known = (edges.kind != EdgeKind.OBSERVED) | (work.kind[edges.after] == SpanKind.MEMCPY)
     columns = (edges.before, edges.after, edges.kind, edges.inferred)
-    return replace(case, work=replace(case.work, edges=Edges(*(one[known] for one in columns))))
+    return replace(case, work=replace(work, edges=Edges(*(one[known] for one in columns))))
 
 
 # ---- changes ---------------------------------------------------------------------------
