@@ -30,6 +30,8 @@ UNIFORM_SHARE, UNIFORM_SPREAD = 0.7, 0.25
 LONG_TAIL, FEWEST_REQUESTS = 3.0, 4
 #: and of the next longest: lengths of requests have a tail by nature, an outlier stands alone.
 STANDS_ALONE = 2.0
+#: Durations of one kernel vary by so much more (deviation by mean): something interrupts them.
+RESTLESS = 0.25
 _GEMM = re.compile(r"gemm|nvjet|cutlass|cublas|xmma|_mm_|matmul", re.IGNORECASE)
 _ATTENTION = re.compile(r"attention|flash|fmha|sdpa", re.IGNORECASE)
 _SPILLS = ("local_memory_per_thread", "local memory per thread", "local_bytes_per_thread")
@@ -270,12 +272,16 @@ def _kernels(c: Comparison) -> Found:
 
 
 def _is_uniform(both: list[tuple[KernelGroup, KernelGroup]]) -> bool:
+    """Nearly all slower, by nearly one factor or else at random: not the kernels' own doing."""
     weight = np.array([was.times * was.mean_ns for was, _ in both])
+    weight /= max(weight.sum(), 1.0)
     ratio = np.log([max(now.mean_ns, 1) / max(was.mean_ns, 1) for was, now in both])
-    slower = float(weight[ratio > math.log(KERNEL_SLOWER)].sum() / weight.sum())
-    middle = float((weight * ratio).sum() / weight.sum())
-    spread = math.sqrt(float((weight * (ratio - middle) ** 2).sum() / weight.sum()))
-    return len(both) >= 3 and slower > UNIFORM_SHARE and spread < max(UNIFORM_SPREAD, middle / 2)
+    restless = np.array([now.cv - was.cv > RESTLESS for was, now in both])
+    middle = float(weight @ ratio)
+    spread = math.sqrt(float(weight @ (ratio - middle) ** 2))
+    alike = spread < max(UNIFORM_SPREAD, middle / 2) or float(weight @ restless) > 0.5
+    slower = float(weight @ (ratio > math.log(KERNEL_SLOWER)))
+    return len(both) >= 3 and slower > UNIFORM_SHARE and alike
 
 
 def _all_slower(
@@ -295,10 +301,12 @@ def _all_slower(
         )
     elif beside > 0.3:
         yield "contention", excess, [*said, "more of the time beside other streams"]
-    elif restless > 0.25:
+    elif restless > RESTLESS:
+        # While another process runs, kernels that are due do not start either.
+        late = max(c.more(Reason.WAITS_UNKNOWN, Reason.GAP), 0)
         yield (
             "noisy_neighbour",
-            excess,
+            excess + late,
             [*said, "and unevenly so, as where another process gets time slices"],
         )
     else:

@@ -205,6 +205,21 @@ def test_a_noisy_neighbour_that_is_not(machine: Any) -> None:
     assert first(run(machine, step)) == "noisy_neighbour"
 
 
+def test_a_neighbour_that_gets_time_slices(machine: Any) -> None:
+    def step(m: Any, r: random.Random) -> None:
+        launch = m.launch
+
+        def other(this: str, us: int, **rest: Any) -> int:
+            hit = r.random() < us / (250 * US)
+            return int(launch(this, us + 400 * US if hit else us, **rest))
+
+        m.launch = other
+        usual(m, r)
+        m.launch = launch
+
+    assert first(run(machine, step)) == "noisy_neighbour"
+
+
 def test_a_long_tail_request(machine: Any) -> None:
     r = random.Random(4)
     for number, steps in enumerate((4, 5, 4, 30, 4, 5)):
