@@ -116,6 +116,7 @@ class Pacing:
 
     `late` says what happens to events later than `max_catchup_ns`: `burst` sends all at
     once, `reanchor` moves the rest of the plan by the delay, `drop` leaves them out.
+    `tolerance_ns`: what is later counts as missed in the report; it is dispatched all the same.
     `spin_ns` None: measured first (see `prepared`). `priority`: ask the scheduler to prefer the
     loop (it needs the right to; without it nothing changes).
     """
@@ -124,6 +125,7 @@ class Pacing:
     max_catchup_ns: int = 100_000_000
     spin_ns: int | None = None
     priority: bool = False
+    tolerance_ns: int | None = None
 
 
 @dataclass

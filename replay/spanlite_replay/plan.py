@@ -20,6 +20,7 @@ import numpy.typing as npt
 from spanlite.errors import UsageError
 
 from spanlite_replay import transforms
+from spanlite_replay.looping import repeat
 from spanlite_replay.recording import Recording
 from spanlite_replay.work import Deps, Work, build_work
 
@@ -51,7 +52,9 @@ class Count:
 class PlanSettings:
     """What the transforms are asked to do; the defaults change nothing.
 
-    `qps` limits arrivals: traces for the units span and trace, requests for request.
+    `qps` limits arrivals: traces for the units span and trace, requests for request;
+    `service_qps` those of single services, before it. `loop`: play the window so many times.
+    `smooth_ns`: space the arrivals within each window of this length evenly.
     """
 
     unit: Unit = "span"
@@ -63,13 +66,20 @@ class PlanSettings:
     qps: Fraction | None = None
     over: Over = "delay"
     burst: int | None = None
+    service_qps: tuple[tuple[str, Fraction], ...] = ()
+    loop: int = 1
+    smooth_ns: int | None = None
 
     @property
     def burst_size(self) -> int:
-        """Arrivals that may come at once: 1 for delay, else one second's worth."""
+        """Arrivals that may come at once under `qps`."""
+        return self.burst_of(self.qps)
+
+    def burst_of(self, qps: Fraction | None) -> int:
+        """Arrivals that may come at once at a rate: 1 for delay, else one second's worth."""
         if self.burst is not None:
             return self.burst
-        return 1 if self.over == "delay" or self.qps is None else max(1, int(self.qps))
+        return 1 if self.over == "delay" or qps is None else max(1, int(qps))
 
 
 @dataclass(frozen=True)
@@ -159,11 +169,13 @@ def build_plan(recording: Recording, settings: PlanSettings) -> Plan:
         recording.trace_low, recording.trace_high, settings.sample, settings.seed
     )
     sampled = recording if kept.all() else recording.take(kept)
+    sampled_rows = len(sampled.start_ns)
+    sampled = repeat(sampled, settings.loop)
     events = _events(sampled, settings.unit)
     if not len(events.start_ns):
         raise UsageError(_nothing_left(recording, sampled, settings))
     due, duration = _move(events, settings)
-    due, fate = _limit(sampled, events.trace, due, settings)
+    due, fate = _limit(sampled, events.trace, events.row, due, settings)
     columns = (due, events.start_ns, duration, events.trace, events.row, events.spans)
     if (due[1:] < due[:-1]).any():  # delayed traces overtake nothing, but their spans mix
         order = np.argsort(due, kind="stable")
@@ -181,7 +193,7 @@ def build_plan(recording: Recording, settings: PlanSettings) -> Plan:
         spans,
         fate,
         traces_sampled_out=int((~kept).sum()),
-        spans_sampled_out=len(recording.start_ns) - len(sampled.start_ns),
+        spans_sampled_out=len(recording.start_ns) - sampled_rows,
         spans_not_of_unit=len(sampled.start_ns) - int(spans.sum()),
     )
 
@@ -269,30 +281,64 @@ def _move(events: _Events, settings: PlanSettings) -> tuple[I64, I64]:
 
 
 def _limit(
-    recording: Recording, trace: I64, due: I64, settings: PlanSettings
+    recording: Recording, trace: I64, row: I64, due: I64, settings: PlanSettings
 ) -> tuple[I64, npt.NDArray[np.uint8]]:
-    """The QPS limit, on traces as a whole: (due_ns, fate)."""
+    """Smoothing and the QPS limits, on traces as a whole: (due_ns, fate)."""
     fate = np.full(len(due), Fate.PLANNED, dtype=np.uint8)
-    if settings.qps is None:
+    if settings.qps is None and not settings.service_qps and settings.smooth_ns is None:
         return due, fate
     traces, first = np.unique(trace, return_index=True)
     in_time = np.argsort(first)
-    traces, arrival = traces[in_time], due[first[in_time]]
-    burst = min(settings.burst_size, len(arrival))
-    window = transforms.rate_window(settings.qps, settings.burst_size)
-    if settings.over == "delay":
-        later = np.zeros(recording.traces, dtype=np.int64)
-        origin = arrival[0]
-        later[traces] = transforms.delay(arrival - origin, burst, window) + origin - arrival
-        return due + later[trace], fate
-    if settings.over == "drop":
-        keep = transforms.drop(arrival, burst, window)
-    else:
-        rank = transforms.seeded_rank(
-            recording.trace_low[traces], recording.trace_high[traces], settings.seed + 1
-        )
-        keep = transforms.thin(arrival, rank, burst, window)
+    arrivals = _Arrivals(recording, settings, traces[in_time], due[first[in_time]])
+    if settings.smooth_ns is not None:
+        arrivals.time_ns = transforms.smooth(arrivals.time_ns, settings.smooth_ns)
+    if settings.service_qps:
+        arrivals.limit_services(row[first[in_time]])
+    if settings.qps is not None:
+        arrivals.limit(np.arange(len(traces)), settings.qps)
+    later = np.zeros(recording.traces, dtype=np.int64)
+    later[arrivals.trace] = arrivals.time_ns - due[first[in_time]]
     lost = np.zeros(recording.traces, dtype=np.bool_)
-    lost[traces] = ~keep
+    lost[arrivals.trace] = arrivals.is_lost
     fate[lost[trace]] = Fate.DROPPED if settings.over == "drop" else Fate.THINNED
-    return due, fate
+    return due + later[trace], fate
+
+
+class _Arrivals:
+    """Traces by arrival. Arrays of shape (traces,)."""
+
+    def __init__(
+        self, recording: Recording, settings: PlanSettings, trace: I64, time_ns: I64
+    ) -> None:
+        self.recording, self.settings = recording, settings
+        self.trace, self.time_ns = trace, time_ns
+        self.is_lost = np.zeros(len(trace), dtype=np.bool_)
+
+    def limit_services(self, row: I64) -> None:
+        """Each service that has a limit; a trace is of the service of its first event (`row`)."""
+        codes, words = self.recording.dictionary("service")
+        for service, qps in self.settings.service_qps:
+            if service not in words:
+                raise UsageError(
+                    f"--qps {service}={qps}: no such service; there are {', '.join(sorted(words))}"
+                )
+            self.limit(np.flatnonzero(codes[row] == words.index(service)), qps)
+
+    def limit(self, which: I64, qps: Fraction) -> None:
+        """Hold those at `which` to a rate: move them, or mark them lost."""
+        which = which[~self.is_lost[which]]
+        which = which[np.argsort(self.time_ns[which], kind="stable")]
+        if not len(which):
+            return
+        asked, time_ns = self.settings, self.time_ns[which]
+        size = asked.burst_of(qps)
+        burst, window = min(size, len(which)), transforms.rate_window(qps, size)
+        if asked.over == "delay":
+            origin = time_ns[0]
+            self.time_ns[which] = transforms.delay(time_ns - origin, burst, window) + origin
+        elif asked.over == "drop":
+            self.is_lost[which] = ~transforms.drop(time_ns, burst, window)
+        else:
+            ids, rec = self.trace[which], self.recording
+            rank = transforms.seeded_rank(rec.trace_low[ids], rec.trace_high[ids], asked.seed + 1)
+            self.is_lost[which] = ~transforms.thin(time_ns, rank, burst, window)

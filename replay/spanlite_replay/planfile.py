@@ -121,10 +121,11 @@ def _head(plan: Plan, provenance: Provenance) -> bytes:
 
 def settings_to_dict(settings: PlanSettings) -> dict[str, Any]:
     """For JSON: fractions as text."""
-    return {
+    told = {
         name: str(value) if isinstance(value, Fraction) else value
         for name, value in vars(settings).items()
     }
+    return told | {"service_qps": {name: str(qps) for name, qps in settings.service_qps}}
 
 
 def _settings(told: dict[str, Any]) -> PlanSettings:
@@ -132,7 +133,8 @@ def _settings(told: dict[str, Any]) -> PlanSettings:
         name: None if told[name] is None else Fraction(told[name])
         for name in ("sample", "speed", "qps")
     }
-    return PlanSettings(**{**told, **ratios})
+    services = tuple((name, Fraction(qps)) for name, qps in told["service_qps"].items())
+    return PlanSettings(**{**told, **ratios, "service_qps": services})
 
 
 def _rows(plan: Plan) -> pa.Table:

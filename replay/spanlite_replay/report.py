@@ -83,6 +83,8 @@ class Report:
             f"p99.9 {t.error_p999_us:,.1f} us, max {t.error_max_us:,.1f} us",
             f"  drift     {t.drift_us_per_s:+,.3f} us/s",
         ]
+        if t.missed is not None:
+            lines.append(f"  missed    {t.missed:,} events later than --tolerance")
         if self.moved_ns:
             lines.append(f"  moved     {self.moved_ns / 1e6:,.3f} ms later by --late reanchor")
         return lines

@@ -61,7 +61,9 @@ def run_plan(
         },
         moved_ns=paced.moved_ns,
         interrupted=paced.interrupted,
-        timing=None if pacing is None else Timing.of(plan.due_ns[events], paced),
+        timing=None
+        if pacing is None
+        else Timing.of(plan.due_ns[events], paced, pacing.tolerance_ns),
         facts=outcome.facts,
         why_failed=outcome.why,
         observed=outcome.observed,

@@ -25,9 +25,11 @@ class Timing:
     asked_per_s: float
     achieved_per_s: float
     spin_us: float
+    #: Events that went out later than `--tolerance`; None where none was given.
+    missed: int | None = None
 
     @classmethod
-    def of(cls, due_ns: I64, paced: Paced) -> Timing | None:
+    def of(cls, due_ns: I64, paced: Paced, tolerance_ns: int | None = None) -> Timing | None:
         """Of the events that were dispatched; None where there are none."""
         went = paced.observed_ns != NEVER
         due, seen = due_ns[went], paced.observed_ns[went]
@@ -44,6 +46,7 @@ class Timing:
             rate(due),
             rate(seen),
             paced.spin_ns / 1e3,
+            None if tolerance_ns is None else int((error > tolerance_ns).sum()),
         )
 
 

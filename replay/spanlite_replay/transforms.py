@@ -1,7 +1,7 @@
 """What replay does to time, one step a function, over numpy arrays of integer ns.
 
-The order is fixed: window, sample whole traces, gap cap, speed, shift, QPS. Times go in
-and come out sorted; nothing here ever passes through a float.
+The order is fixed: window, sample whole traces, loop, gap cap, speed, shift, smooth, QPS.
+Times go in and come out sorted; nothing here ever passes through a float.
 """
 
 from __future__ import annotations
@@ -81,6 +81,24 @@ def change_speed(offset_ns: I64, speed: Fraction) -> I64:
         return offset_ns // num
     whole, rest = np.divmod(offset_ns, num)
     return whole * den + rest * den // num
+
+
+def smooth(arrival_ns: I64, window_ns: int) -> I64:
+    """Arrivals evenly spaced within each window, as many in each as before; shape (n,), sorted.
+
+    Windows count from the first arrival, which stays. No arrival moves by a window or more.
+    """
+    if not len(arrival_ns):
+        return arrival_ns
+    origin = arrival_ns[0]
+    window = (arrival_ns - origin) // window_ns
+    _, first, count = np.unique(window, return_index=True, return_counts=True)
+    each = np.repeat(count, count)
+    place = np.arange(len(arrival_ns)) - np.repeat(first, count)
+    # place * window_ns / each without leaving 64 bits: the whole part and the rest apart.
+    whole, rest = np.divmod(window_ns, each)
+    even: I64 = origin + window * window_ns + place * whole + place * rest // each
+    return even
 
 
 def rate_window(qps: Fraction, burst: int) -> Fraction:

@@ -140,6 +140,12 @@ def test_an_empty_window_says_what_there_is(spanlite: Run, archive: Path) -> Non
         (["--no-wait", "--max-catchup", "1s"], "no deadlines"),
         (["--no-wait", "--priority"], "no deadlines"),
         (["--max-catchup", "1s"], "--late reanchor"),
+        (["--no-wait", "--tolerance", "1s"], "no deadlines"),
+        (["--loop", "0"], "1 or more"),
+        (["--loop", "9999999"], "at most"),
+        (["--smooth", "0s"], "above 0"),
+        (["--qps", "5", "--qps", "6"], "second rate"),
+        (["--qps", "nobody=5"], "there are llm"),
         (["--topic", "x"], "--target kafka"),
         (["--replay-id", "x"], "--target kafka"),
         (["--bootstrap", "x:1"], "--target kafka"),
@@ -158,6 +164,25 @@ def test_what_cannot_be_is_refused(
     code, out, err = spanlite("replay", archive, *flags)
     assert (code, out) == (2, "")
     assert words in err and "Traceback" not in err
+
+
+def test_what_is_later_than_the_tolerance_ends_in_1(spanlite: Run, archive: Path) -> None:
+    flags = ("--speed", "100", "--out", archive.parent / "p.jsonl", "--json")
+    code, out, _ = spanlite("replay", archive, *flags, "--tolerance", "1h")
+    assert code == 0 and json.loads(out)["timing"]["missed"] == 0
+    code, out, _ = spanlite("replay", archive, *flags, "--tolerance", "0ns")
+    assert code == 1 and json.loads(out)["timing"]["missed"] > 0
+
+
+def test_loop_and_rates_of_services(spanlite: Run, archive: Path) -> None:
+    code, out, _ = spanlite(
+        "replay", archive, "--no-wait", "--loop", "2", "--qps", "llm=1", "--over", "drop"
+    )
+    rows = lines(out)
+    assert code == 0 and len(rows) == 240
+    assert len({(row["trace_id"], row["span_id"]) for row in rows}) == 240
+    kept = {row["trace_id"] for row in rows if row["fate"] == "planned"}
+    assert 4 <= len(kept) <= 6  # 40 traces in 2.4 s, twice
 
 
 def test_no_archive(spanlite: Run, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from spanlite.errors import UsageError
 from spanlite_replay import transforms as tf
+from spanlite_replay.looping import repeat
 from spanlite_replay.plan import Fate, Plan, PlanSettings, build_plan
 from spanlite_replay.recording import Recording
 
@@ -208,3 +209,65 @@ def test_other_seeds_sample_other_traces() -> None:
         for seed in range(8)
     }
     assert len(digests) == 8
+
+
+@given(rows, st.integers(2, 4))
+@settings(max_examples=30)
+def test_a_loop_plays_the_window_again_with_ids_of_its_own(
+    spec: list[tuple[int, int, int, str]], rounds: int
+) -> None:
+    once = build_plan(recording(spec), PlanSettings())
+    plan = build_plan(recording(spec), PlanSettings(loop=rounds))
+    assert plan.recording.traces == rounds * once.recording.traces
+    assert len(plan) == rounds * len(once) and plan.spans_sampled_out == 0
+    keys = {
+        (int(plan.trace[i]), int(plan.recording.span_id[plan.row[i]])) for i in range(len(plan))
+    }
+    assert len(keys) == len(plan)
+    end = max(start + length for _, start, length, _ in spec)
+    period = (end - min(start for _, start, _, _ in spec)) * MS
+    every = sorted(int(due) + number * period for due in once.due_ns for number in range(rounds))
+    assert plan.due_ns.tolist() == every
+
+
+def test_parents_and_links_stay_within_a_round() -> None:
+    links = [[{"trace_id": f"{2:032x}", "span_id": 2}], None, []]
+    table = recording([(1, 0, 5, "step"), (2, 0, 9, "request"), (1, 1, 1, "kernel")]).table
+    table = table.append_column("parent_span_id", pa.array([None, None, 1], pa.int64()))
+    kind = pa.list_(pa.struct([("trace_id", pa.string()), ("span_id", pa.int64())]))
+    table = table.append_column("links", pa.array(links, kind))
+    made = repeat(Recording.from_table(table), 3).table.to_pylist()
+    for number in range(3):
+        step, request, kernel = made[3 * number : 3 * number + 3]
+        assert kernel["parent_span_id"] == step["span_id"] and step["parent_span_id"] is None
+        assert step["links"] == [{"trace_id": request["trace_id"], "span_id": request["span_id"]}]
+        assert request["links"] is None and kernel["links"] == []
+
+
+@given(rows, st.sampled_from(["delay", "drop", "thin"]), st.sampled_from([1, 3]))
+def test_each_service_has_its_own_rate(
+    spec: list[tuple[int, int, int, str]], over: Any, burst: int
+) -> None:
+    rec = recording(spec)
+    words = pa.array([f"s{row[0] % 2}" for row in spec])
+    at = rec.table.schema.get_field_index("service")
+    rec = Recording.from_table(rec.table.set_column(at, "service", words))
+    limits = tuple(
+        (word, Fraction(1, 1 + i)) for i, word in enumerate(sorted(set(words.to_pylist())))
+    )
+    plan = build_plan(rec, PlanSettings(service_qps=limits, over=over, burst=burst))
+    free = build_plan(rec, PlanSettings())
+    for word, qps in limits:
+        mine = (plan.recording.trace_low[plan.trace] % 2 == int(word[1])) & (plan.fate == 0)
+        _, first = np.unique(plan.trace[mine], return_index=True)
+        arrivals = np.sort(plan.due_ns[mine][first])
+        window = tf.rate_window(qps, burst)
+        assert not tf.exceeds(arrivals, min(burst, len(arrivals)), int(window))
+        assert len(arrivals)
+    assert len(plan) == len(free)
+
+
+def test_smoothing_moves_traces_as_a_whole() -> None:
+    rec = recording([(1, 0, 5, "step"), (2, 1, 5, "step"), (2, 3, 1, "kernel"), (3, 2, 5, "step")])
+    plan = build_plan(rec, PlanSettings(smooth_ns=30 * MS))
+    assert due_ms(plan) == [0, 10, 12, 20]

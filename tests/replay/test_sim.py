@@ -88,7 +88,7 @@ def run(
     return work, model, simulate(work, plan.recording, model, host, **more)  # type: ignore[arg-type]
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(scripts, st.sampled_from(["open", "closed"]), st.sampled_from(["stream", "observed"]))
 def test_nothing_starts_before_it_may(
     make_rows: Rows, script: Script, host: str, deps: str
@@ -121,7 +121,7 @@ def test_nothing_starts_before_it_may(
         assert (seen.start_ns[calls] >= work.start_ns[calls] - 1).all()
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(scripts, st.sampled_from(["open", "closed"]))
 def test_one_stream_needs_no_events(make_rows: Rows, script: Script, host: Any) -> None:
     script = [(1, 7, cost, length, what) for _, _, cost, length, what in script]
@@ -265,7 +265,7 @@ def makespan_error(plan: Plan, host: str) -> float:
     return float(100 * abs(ran - recorded) / recorded)
 
 
-@pytest.mark.parametrize("name", ["eager_s1", "eager_s4", "eager_s8", "graph_s1", "graph_s4"])
+@pytest.mark.parametrize("name", ["eager_s1", "eager_s4", "graph_s1", "graph_s4"])
 def test_recordings_take_as_long_as_they_did(
     import_rows: Callable[[Path], pa.Table], name: str
 ) -> None:

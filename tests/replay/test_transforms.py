@@ -158,3 +158,18 @@ def test_bad_ratios(text: str) -> None:
 )
 def test_ratios_are_exact(text: str, value: Fraction) -> None:
     assert tf.check_ratio("--speed", text) == value
+
+
+@given(st.lists(st.integers(0, 10**12), min_size=1, max_size=60), st.integers(1, 10**11))
+def test_smooth_spaces_evenly_and_keeps_the_count_of_each_window(
+    times: list[int], window_ns: int
+) -> None:
+    before = 1_700_000_000_000_000_000 + np.sort(np.array(times, dtype=np.int64))
+    after = tf.smooth(before, window_ns)
+    assert after[0] == before[0] and (np.diff(after) >= 0).all()
+    window = (before - before[0]) // window_ns
+    assert ((after - before[0]) // window_ns == window).all()
+    assert (np.abs(after - before) < window_ns).all()
+    for number in np.unique(window):
+        gaps = np.diff(after[window == number])
+        assert not len(gaps) or gaps.max() - gaps.min() <= 1

@@ -40,9 +40,19 @@ def add_transforms(parser: argparse.ArgumentParser) -> None:
         "(default: dry as recorded, kafka now)",
     )
     group.add_argument(
+        "--loop", metavar="N", type=int, help="play the window N times, one after the other"
+    )
+    group.add_argument(
+        "--smooth",
+        metavar="DURATION",
+        help="space the arrivals within each window of this length evenly (default: bursts stay)",
+    )
+    group.add_argument(
         "--qps",
-        metavar="N",
-        help="at most N arrivals a second: traces, or requests with --unit request",
+        metavar="[SERVICE=]N",
+        action="append",
+        help="at most N arrivals a second: traces, or requests with --unit request; of one "
+        "service or of all; may be repeated",
     )
     group.add_argument(
         "--over",
@@ -62,7 +72,7 @@ def add_transforms(parser: argparse.ArgumentParser) -> None:
 #: Flags that a saved plan has been through already; --start-at may follow.
 _MADE_BEFORE = (
     "window_from", "window_to", "window_last", "unit", "sample", "max_gap", "speed", "qps", "over",
-    "burst",
+    "burst", "loop", "smooth",
 )  # fmt: skip
 
 
@@ -81,6 +91,7 @@ def check_transforms(args: argparse.Namespace) -> None:
     for is_wrong, message in (
         (args.over and not args.qps, "--over says what is done above a rate: give --qps too"),
         (args.burst is not None and not args.qps, "--burst belongs to a rate: give --qps too"),
+        (args.loop is not None and args.loop < 1, f"--loop {args.loop} must be 1 or more"),
         (args.burst is not None and args.burst < 1, f"--burst {args.burst} must be 1 or more"),
     ):
         if is_wrong:
@@ -90,6 +101,7 @@ def check_transforms(args: argparse.Namespace) -> None:
 def settings_of(args: argparse.Namespace) -> PlanSettings:
     """What the flags ask for, checked. Raises UsageError."""
     check_transforms(args)
+    qps, service_qps = _rates(args.qps or [])
     settings = PlanSettings(
         unit=args.unit or "span",
         sample=Fraction(1) if args.sample is None else check_ratio("--sample", args.sample),
@@ -97,10 +109,31 @@ def settings_of(args: argparse.Namespace) -> PlanSettings:
         max_gap_ns=None if args.max_gap is None else parse_duration(args.max_gap),
         speed=Fraction(1) if args.speed is None else check_ratio("--speed", args.speed),
         start_at_ns=None if args.start_at is None else parse_time(args.start_at),
-        qps=None if args.qps is None else check_ratio("--qps", args.qps),
+        qps=qps,
         over=args.over or "delay",
         burst=args.burst,
+        service_qps=service_qps,
+        loop=args.loop or 1,
+        smooth_ns=None if args.smooth is None else _window(args.smooth),
     )
     if settings.sample > 1:
         raise UsageError(f"--sample {args.sample} is a share: give a number above 0, 1 at most")
     return settings
+
+
+def _rates(told: list[str]) -> tuple[Fraction | None, tuple[tuple[str, Fraction], ...]]:
+    """(the rate of all, the rates of single services, sorted)."""
+    rates: dict[str, Fraction] = {}
+    for text in told:
+        service, _, number = text.rpartition("=")
+        if service in rates:
+            raise UsageError(f"--qps {text}: a second rate for {service or 'all'}; give one")
+        rates[service] = check_ratio("--qps", number)
+    return rates.pop("", None), tuple(sorted(rates.items()))
+
+
+def _window(text: str) -> int:
+    window_ns = parse_duration(text)
+    if window_ns < 1:
+        raise UsageError(f"--smooth {text} must be above 0")
+    return window_ns

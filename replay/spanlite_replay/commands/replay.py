@@ -26,7 +26,7 @@ from spanlite_replay.commands._targets import (
     deps_of,
     make_target,
 )
-from spanlite_replay.pacing import Pacing
+from spanlite_replay.pacing import Late, Pacing
 from spanlite_replay.plan import Plan
 from spanlite_replay.report import Report
 from spanlite_replay.runner import run_plan
@@ -35,7 +35,8 @@ from spanlite_replay.runner import run_plan
 ENCODE_SPANS_PER_S = 150_000
 _OWN_CLOCK = "has a clock of its own: leave the flags of pacing out"
 _EPILOG = """\
-transforms, always in this order: window, sample whole traces, gap cap, speed, shift, QPS
+transforms, always in this order: window, sample whole traces, loop, gap cap, speed, shift,
+smooth, QPS
 
 examples:
   spanlite replay data/archive --speed 2 --no-wait          print the schedule
@@ -120,7 +121,8 @@ def _exit_code(report: Report) -> int:
     if report.interrupted:
         return INTERRUPTED
     failed = report.fates["failed"].events
-    return 0 if report.closes and not failed else 1
+    missed = report.timing is not None and report.timing.missed
+    return 0 if report.closes and not failed and not missed else 1
 
 
 def _add_pacing(parser: argparse.ArgumentParser) -> None:
@@ -138,6 +140,11 @@ def _add_pacing(parser: argparse.ArgumentParser) -> None:
         help="reanchor or drop only what is later than this (default 100ms)",
     )
     group.add_argument(
+        "--tolerance",
+        metavar="DURATION",
+        help="count what goes out later than this, and end with exit code 1 if anything does",
+    )
+    group.add_argument(
         "--priority", action="store_true", help="ask the scheduler to prefer the replay"
     )
 
@@ -150,7 +157,9 @@ def pacing_of(args: argparse.Namespace) -> Pacing | None:
     catchup = (
         Pacing.max_catchup_ns if args.max_catchup is None else parse_duration(args.max_catchup)
     )
-    return Pacing(args.late or "burst", catchup, priority=args.priority)
+    tolerance = None if args.tolerance is None else parse_duration(args.tolerance)
+    late: Late = args.late or "burst"
+    return Pacing(late, catchup, priority=args.priority, tolerance_ns=tolerance)
 
 
 def _check_conflicts(args: argparse.Namespace) -> None:
@@ -158,13 +167,14 @@ def _check_conflicts(args: argparse.Namespace) -> None:
     for is_wrong, message in (
         *(
             (args.target == "sim" and getattr(args, name), f"--target sim {_OWN_CLOCK}")
-            for name in ("no_wait", "late", "max_catchup", "priority")
+            for name in ("no_wait", "late", "max_catchup", "tolerance", "priority")
         ),
         (args.no_wait and args.late, "--no-wait keeps no deadlines, so nothing is --late"),
         (
             args.no_wait and args.max_catchup,
             "--no-wait keeps no deadlines: leave --max-catchup out",
         ),
+        (args.no_wait and args.tolerance, "--no-wait keeps no deadlines: leave --tolerance out"),
         (args.no_wait and args.priority, "--no-wait keeps no deadlines: leave --priority out"),
         (
             args.max_catchup and args.late in (None, "burst"),

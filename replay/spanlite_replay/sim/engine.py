@@ -63,7 +63,6 @@ def run(program: Program) -> Ran:
     pending, pace, begins = p.waiting_for, p.pace, p.begins
     parked: dict[int, list[int]] = {}  # spans whose segment has not begun
     calls = _Calls(p, parked)
-    todo = calls.begin_known()
     ready: list[tuple[float, int]] = []  # (when, span), or (when, span + count) as it ends
     running: list[tuple[float, int]] = []  # (virtual end, kernel)
     full: deque[int] = deque()
@@ -72,87 +71,92 @@ def run(program: Program) -> Ran:
     slow, kernels, given_up, alive = 1.0, 0, 0, count
     limit = len(pace) - 1
 
-    todo += [span for span in range(count) if not pending[span]]
+    def launch(spans: list[int], now: float) -> None:
+        """Let them go that wait for nothing more."""
+        for span in spans:
+            number, when = segment[span], floor[span]
+            if number >= 0:
+                begin = begins[number]
+                if begin is None:
+                    parked.setdefault(number, []).append(span)
+                    continue
+                when = max(when, begin + after[span])
+            heappush(ready, (max(when, now + gap[span]), span))
+
+    launch(calls.begin_known(), now)
+    launch([span for span in range(count) if not pending[span]], now)
+    # The loop is written out, not split up: it runs twice for every span.
     while True:
-        # Launch what has become free to go.
-        if todo:
-            for span in todo:
-                number = segment[span]
+        if running and (
+            not ready or now + (running[0][0] - virtual) * slow <= ready[0][0]
+        ):  # the next event is the end of a kernel
+            target = running[0][0]
+            now += (target - virtual) * slow
+            virtual, span = heappop(running)
+            kernels -= 1
+            held = held - room[span] if kernels else 0.0
+            slow = pace[kernels] if kernels < limit else pace[limit]
+            if held > slow:
+                slow = held
+            if full and held < FULL:
+                heappush(ready, (now, full.popleft()))
+        elif ready:
+            when, span = heappop(ready)
+            if kernels:
+                virtual += (when - now) / slow
+            now = when
+            if span < count:  # it starts
+                kind = engine[span]
+                if not kind:
+                    if held >= FULL and kernels:
+                        full.append(span)
+                        continue
+                    start[span] = now
+                    if kernels or (ready and ready[0][0] < now + solo[span]):
+                        kernels += 1
+                        held += room[span]
+                        slow = pace[kernels] if kernels < limit else pace[limit]
+                        if held > slow:
+                            slow = held
+                        heappush(running, (virtual + solo[span], span))
+                        continue
+                    now += solo[span]  # alone to its end
+                else:
+                    if kind > 1:
+                        if free[kind] > now:
+                            heappush(ready, (free[kind], span))
+                            continue
+                        free[kind] = now + solo[span]
+                    start[span] = now
+                    heappush(ready, (now + solo[span], span + count))
+                    continue
+            else:
+                span -= count
+        elif alive:
+            given_up += 1
+            launch(calls.let_go(start, now), now)
+            continue
+        else:
+            break
+        end[span] = now
+        alive -= 1
+        for other in then[span]:
+            left = pending[other] = pending[other] - 1
+            if not left:
+                number = segment[other]
+                when = floor[other]
                 if number >= 0:
                     begin = begins[number]
                     if begin is None:
-                        parked.setdefault(number, []).append(span)
+                        parked.setdefault(number, []).append(other)
                         continue
-                    when = begin + after[span]
-                    if when < floor[span]:
-                        when = floor[span]
-                else:
-                    when = floor[span]
-                soonest = now + gap[span]
-                heappush(ready, (when if when > soonest else soonest, span))
-            todo = []
-        # The next event: the end of a kernel, or what is ready.
-        if running:
-            when = now + (running[0][0] - virtual) * slow
-            if not ready or when <= ready[0][0]:
-                virtual, span = heappop(running)
-                now = when
-                kernels -= 1
-                held = held - room[span] if kernels else 0.0
-                slow = pace[kernels if kernels < limit else limit]
-                if held > slow:
-                    slow = held
-                if full and held < FULL:
-                    heappush(ready, (now, full.popleft()))
-                end[span] = now
-                alive -= 1
-                for other in then[span]:
-                    pending[other] -= 1
-                    if not pending[other]:
-                        todo.append(other)
-                if span in wakes:
-                    todo += calls.wake(wakes[span], now)
-                continue
-        elif not ready:
-            if not alive:
-                break
-            given_up += 1
-            todo = calls.let_go(start, now)
-            continue
-        when, span = heappop(ready)
-        virtual += (when - now) / slow
-        now = when
-        if span >= count:
-            span -= count
-            end[span] = now
-            alive -= 1
-            for other in then[span]:
-                pending[other] -= 1
-                if not pending[other]:
-                    todo.append(other)
-            if span in wakes:
-                todo += calls.wake(wakes[span], now)
-            continue
-        kind = engine[span]
-        if kind == 0:
-            if held >= FULL and kernels:
-                full.append(span)
-                continue
-            kernels += 1
-            held += room[span]
-            slow = pace[kernels if kernels < limit else limit]
-            if held > slow:
-                slow = held
-            start[span] = now
-            heappush(running, (virtual + solo[span], span))
-            continue
-        if kind > 1:
-            if free[kind] > now:
-                heappush(ready, (free[kind], span))
-                continue
-            free[kind] = now + solo[span]
-        start[span] = now
-        heappush(ready, (now + solo[span], span + count))
+                    begin += after[other]
+                    if begin > when:
+                        when = begin
+                soonest = now + gap[other]
+                heappush(ready, (when if when > soonest else soonest, other))
+        if span in wakes:
+            launch(calls.wake(wakes[span], now), now)
     return Ran(start, end, calls.returned, begins, given_up)
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 from spanlite.kinds import SpanKind
 
-from spanlite_replay.recording import Recording
+from spanlite_replay.recording import Recording, factorise
 from spanlite_replay.sim.model import (
     Class,
     GpuModel,
@@ -175,11 +175,9 @@ def _contention(
         at, running, held_then = company(begin, until, held[mine])
         alone[mine] = _mean(at, np.log(np.maximum(running, 1)), begin, until)
         full[mine] = _mean(at, np.maximum(held_then - 1, 0), begin, until) > 0
-    names, _ = rec.dictionary("name")
-    key = np.stack((names[work.row[kernels]], rec.integers("grid_x", work.row[kernels])), axis=1)
-    _, group = np.unique(key[~full], axis=0, return_inverse=True)
+    group, _ = factorise(rec.table, ("name", "grid_x"), work.row[kernels[~full]])
     took = np.log((end - start)[kernels[~full]].astype(np.float64))
-    x, y = _centred(alone[~full], group.reshape(-1)), _centred(took, group.reshape(-1))
+    x, y = _centred(alone[~full], group), _centred(took, group)
     spread = float((x * x).sum())
     if spread < MIN_SPREAD:
         return model.contention
@@ -193,7 +191,7 @@ def _mean(at: I64, value: F64, start: I64, end: I64) -> F64:
     return whole / (end - start)
 
 
-def _centred(values: F64, group: npt.NDArray[np.intp]) -> F64:
+def _centred(values: F64, group: npt.NDArray[np.int32]) -> F64:
     """Less the mean of its group."""
     if not len(values):
         return values

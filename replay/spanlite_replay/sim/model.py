@@ -15,12 +15,11 @@ from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 from spanlite.errors import UsageError
 from spanlite.kinds import CopyKind, SpanKind
 from spanlite.occupancy import KNOWN_GPUS, SmLimits, known_gpu, limits_of, occupancy
 
-from spanlite_replay.recording import Recording
+from spanlite_replay.recording import Recording, factorise
 from spanlite_replay.work import Work
 
 F64 = npt.NDArray[np.float64]
@@ -109,8 +108,11 @@ def room(rec: Recording, row: I64, kind: npt.NDArray[np.uint8], model: GpuModel)
 
     By the occupancy rules. 0 where there is no launch configuration, and for what is no kernel.
     """
-    launch = np.stack([rec.integers(name, row, 0) for name in _LAUNCH], axis=1)
-    distinct, inverse = np.unique(launch, axis=0, return_inverse=True)
+    inverse, keys = factorise(rec.table, _LAUNCH, row)
+    if not len(row):
+        return np.empty(0)
+    columns = [keys.column(name).fill_null(0).to_numpy().astype(np.int64) for name in _LAUNCH]
+    distinct = np.stack(columns, axis=1)
     threads = distinct[:, 3:6].prod(axis=1)
     blocks = distinct[:, :3].prod(axis=1)
     known = (threads > 0) & (threads <= 1024) & (blocks > 0)
@@ -122,7 +124,7 @@ def room(rec: Recording, row: I64, kind: npt.NDArray[np.uint8], model: GpuModel)
         np.minimum(distinct[:, 8], model.sm.shared_per_block_bytes - distinct[:, 7]).clip(0),
     ).blocks
     share = np.minimum(1.0, blocks / (model.sm_count * np.maximum(fit, 1)))
-    held: F64 = np.where(known, share, 0.0)[inverse.reshape(-1)]
+    held: F64 = np.where(known, share, 0.0)[inverse]
     return np.where(kind == SpanKind.KERNEL, held, 0.0)
 
 
@@ -187,10 +189,3 @@ def table_devices(work: Work) -> npt.NDArray[np.int32]:
     known: dict[tuple[object, ...], int] = {}
     codes = [known.setdefault(tuple(row.values()), len(known)) for row in rows]
     return np.array(codes, dtype=np.int32)
-
-
-def as_table(values: dict[str, npt.NDArray[np.generic]], schema: pa.Schema) -> pa.Table:
-    """Columns in the order and the types of a schema."""
-    return pa.Table.from_arrays(
-        [pa.array(values[item.name], item.type) for item in schema], schema=schema
-    )

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -60,14 +63,27 @@ def simulate(
     end = start + np.maximum(took, 0)
     threads = threads_of(work, rec, model, host, base)
     device, bounds = work.stream_order()
-    parts = Parts(work, rec, model, host, threads, device, bounds, start, took)
-    given_up = parts.run(start, end)
+    with _no_collection():
+        parts = Parts(work, rec, model, host, threads, device, bounds, start, took)
+        given_up = parts.run(start, end)
     return Simulated(
         np.rint(start).astype(np.int64) + base,
         np.rint(end).astype(np.int64) + base,
         2 * len(device) + 2 * int(work.is_call.sum()),
         given_up,
     )
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Millions of small objects, none in a cycle: the collector would look at them in vain."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 class Parts:
@@ -248,16 +264,8 @@ class Process:
 
 def _then(first: npt.NDArray[np.bool_], before: I64, after: I64) -> list[tuple[int, ...]]:
     """What waits for each span: the next of its stream, and by edges."""
-    count = len(first)
-    follow = np.flatnonzero(~first)
-    if not len(before):
-        return [() if i + 1 == count or first[i + 1] else (i + 1,) for i in range(count)]
-    source, target = np.concatenate((follow - 1, before)), np.concatenate((follow, after))
-    order = np.lexsort((target, source))
-    cuts = np.cumsum(np.bincount(source, minlength=count)).tolist()
-    targets = target[order].tolist()
-    out, last = [], 0
-    for cut in cuts:
-        out.append(tuple(targets[last:cut]))
-        last = cut
+    last = np.append(first[1:], True).tolist()
+    out: list[tuple[int, ...]] = [() if ends else (i + 1,) for i, ends in enumerate(last)]
+    for source, target in zip(before.tolist(), after.tolist(), strict=True):
+        out[source] += (target,)
     return out
