@@ -113,7 +113,8 @@ _ALL = (
     replace(_HOPPER, compute_capability=(10, 0)),
     # CUDA 12 called it 10.1 what CUDA 13 calls 11.0.
     replace(_THOR, compute_capability=(10, 1)),
-    replace(_HOPPER, compute_capability=(10, 3)),
+    # CUDA 13.0's header still said 64 barriers; 13.4's says 32.
+    replace(_HOPPER, compute_capability=(10, 3), barriers=32),
     _THOR,
     _BLACKWELL_SMALL,
     replace(_BLACKWELL_SMALL, compute_capability=(12, 1)),

@@ -1,5 +1,6 @@
 """The rules against NVIDIA's own header, for every compute capability, limit by limit."""
 
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -12,19 +13,27 @@ ROOT = Path(__file__).parents[3]
 ROWS = 20_000
 
 
+def newest_headers() -> tuple[int, Path] | None:
+    """CUDA_VERSION and folder of the newest headers among our environments."""
+    found = []
+    for header in ROOT.glob(".venv*/lib/python3*/site-packages/nvidia/*/include/cuda.h"):
+        version = re.search(r"#define CUDA_VERSION (\d+)", header.read_text())
+        if version and header.with_name("cuda_occupancy.h").exists():
+            found.append((int(version[1]), header.parent))
+    return max(found, default=None)
+
+
 @pytest.fixture(scope="module")
-def header_program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    headers = sorted(ROOT.glob(".venv-agent/lib/python3*/site-packages/nvidia/*/include"))
-    found = [h for h in headers if (h / "cuda_occupancy.h").exists()]
-    compiler = shutil.which("g++")
-    if not found or not compiler:
+def header_program(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int]:
+    headers, compiler = newest_headers(), shutil.which("g++")
+    if headers is None or compiler is None:
         pytest.skip("needs g++ and CUDA's headers (`make agent` brings them)")
     program = tmp_path_factory.mktemp("header") / "header"
     source = Path(__file__).with_name("header.cpp")
     subprocess.run(
-        [compiler, "-O1", "-w", f"-I{found[0]}", str(source), "-o", str(program)], check=True
+        [compiler, "-O1", "-w", f"-I{headers[1]}", str(source), "-o", str(program)], check=True
     )
-    return program
+    return program, headers[0]
 
 
 def configurations(sm: SmLimits, seed: int) -> np.ndarray:
@@ -57,14 +66,17 @@ def configurations(sm: SmLimits, seed: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize("sm", SM_LIMITS.values(), ids=lambda sm: sm.name)
-def test_same_as_the_header(sm: SmLimits, header_program: Path) -> None:
+def test_same_as_the_header(sm: SmLimits, header_program: tuple[Path, int]) -> None:
+    program, version = header_program
     rows = configurations(sm, seed=sum(sm.compute_capability))
+    # The headers of 13.0 have another number of barriers for 10.3; 13.4 mended it.
+    old_barriers = sm.compute_capability == (10, 3) and version < 13_040
+    if old_barriers:
+        rows[5] = np.minimum(rows[5], 1)
     threads, registers, static, dynamic, carveout, barriers, opt_in = rows
     device = [*sm.compute_capability, sm.max_warps, sm.shared_bytes, sm.reserved_shared_bytes]
     table = np.concatenate([np.tile(np.array([device]).T, ROWS), rows]).T.astype(np.int32)
-    done = subprocess.run(
-        [str(header_program)], input=table.tobytes(), capture_output=True, check=True
-    )
+    done = subprocess.run([str(program)], input=table.tobytes(), capture_output=True, check=True)
     header = np.frombuffer(done.stdout, np.int32).reshape(-1, 8).T
     assert not header[0].any()
     ours = occupancy(
@@ -86,9 +98,11 @@ def test_same_as_the_header(sm: SmLimits, header_program: Path) -> None:
         "barriers": ours.blocks_by_barriers,
     }
     for (name, mine), theirs in zip(columns.items(), header[[1, 3, 4, 5, 6, 7]], strict=True):
+        if name == "barriers" and old_barriers:
+            continue
         wrong = np.flatnonzero(mine != theirs)
         assert not wrong.size, (name, rows[:, wrong[0]], mine[wrong[0]], theirs[wrong[0]])
     # Where barriers alone decide, the header also names what would decide without them.
     same = (ours.limiters == header[2]) | (ours.limiters == int(Limiter.BARRIERS))
-    assert same.all()
+    assert old_barriers or same.all()
     assert len(np.unique(ours.limiters)) > 5, "the configurations do not meet every limit"
