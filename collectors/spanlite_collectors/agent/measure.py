@@ -1,4 +1,4 @@
-"""Steps and long kernels get the means of their GPU's counters as attributes."""
+"""Steps, long kernels and stages get the means of their GPU's counters as attributes."""
 
 from __future__ import annotations
 
@@ -7,11 +7,14 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from spanlite.kinds import SpanKind
 
 from spanlite_collectors.agent.pm import METRICS, PmHistory
 from spanlite_collectors.agent.rows import Rows, Texts
 from spanlite_collectors.importers._json_text import to_json
+
+I64 = npt.NDArray[np.int64]
 
 #: What is shorter lies within a sample or two, whose mean says little about it.
 LEAST_NS = 1_000_000
@@ -28,17 +31,57 @@ class Measure:
         self._history_of, self._resource = history_of, resource
 
     def __call__(self, rows: Rows, texts: Texts) -> None:
-        """Change the attributes of those rows that are steps, or kernels of 1 ms and more."""
-        kinds = (rows["kind"] == SpanKind.STEP) | (rows["kind"] == SpanKind.KERNEL)
-        at = np.flatnonzero(kinds & (rows["duration"] >= LEAST_NS))
-        history = self._history_of(self._resource) if len(at) else None
+        """Change the attributes of steps and kernels of 1 ms and more, by their own times.
+
+        Shorter kernels get those of their stage: of the run of kernels around them on their
+        stream that say the same, where that lasts 1 ms; `gpu.of` says so.
+        """
+        history = self._history_of(self._resource)
         if history is None:
             return
-        start = rows["start"][at]
-        means = history.means(start, start + rows["duration"][at])
-        known = np.isfinite(means).all(axis=1)
-        for row, values in zip(at[known].tolist(), means[known].round(2).tolist(), strict=True):
-            code = int(rows["attributes"][row])
-            said = json.loads(texts.text(code)) if code >= 0 else {}
-            said |= dict(zip(METRICS, values, strict=True))
-            rows["attributes"][row] = texts.code(to_json(said))
+        kernel = rows["kind"] == SpanKind.KERNEL
+        long = rows["duration"] >= LEAST_NS
+        own = np.flatnonzero((kernel | (rows["kind"] == SpanKind.STEP)) & long)
+        start = rows["start"][own]
+        means = history.means(start, start + rows["duration"][own])
+        _say(rows, texts, [own[i : i + 1] for i in range(len(own))], means, {})
+        has_device = "stream" in (rows.dtype.names or ())
+        runs = _runs(rows, np.flatnonzero(kernel & ~long & (rows["attributes"] >= 0) & has_device))
+        if not runs:
+            return
+        first = np.array([rows["start"][run[0]] for run in runs], np.int64)
+        last = np.array(
+            [rows["start"][run[-1]] + rows["duration"][run[-1]] for run in runs], np.int64
+        )
+        _say(rows, texts, runs, history.means(first, last), {"gpu.of": "stage"})
+
+
+def _runs(rows: Rows, at: I64) -> list[I64]:
+    """Kernels one after the other on a stream with the same attributes, 1 ms and more in all."""
+    if not len(at):
+        return []
+    keys = ("stream", "context", "device")
+    at = at[np.lexsort((rows["start"][at], *(rows[key][at] for key in keys)))]
+    cut = np.zeros(len(at) - 1, np.bool_)
+    for column in ("attributes", *keys):
+        cut |= np.diff(rows[column][at]) != 0
+    parts = np.split(at, np.flatnonzero(cut) + 1)
+    end = rows["start"] + rows["duration"]
+    return [part for part in parts if end[part[-1]] - rows["start"][part[0]] >= LEAST_NS]
+
+
+def _say(
+    rows: Rows,
+    texts: Texts,
+    groups: list[I64],
+    means: npt.NDArray[np.float64],
+    more: dict[str, Any],
+) -> None:
+    """Add the means to the attributes that all rows of a group share, shape (groups, metrics)."""
+    known = np.isfinite(means).all(axis=1)
+    for number in np.flatnonzero(known).tolist():
+        at = groups[number]
+        code = int(rows["attributes"][at[0]])
+        said = json.loads(texts.text(code)) if code >= 0 else {}
+        said |= dict(zip(METRICS, means[number].round(2).tolist(), strict=True)) | more
+        rows["attributes"][at] = texts.code(to_json(said))

@@ -15,6 +15,7 @@ from ring_writer import RingWriter
 from spanlite.errors import ServiceError
 from spanlite.kinds import SpanKind
 from spanlite_collectors.agent.layout import RecordType
+from spanlite_collectors.agent.measure import Measure
 from spanlite_collectors.agent.pm import (
     METRICS,
     CuptiPmDevice,
@@ -24,6 +25,7 @@ from spanlite_collectors.agent.pm import (
     PmSamples,
     library_path,
 )
+from spanlite_collectors.agent.rows import DEVICE, Texts, empty
 from spanlite_collectors.agent.source import RingOptions, RingSource
 from spanlite_collectors.sinks import MemorySink
 
@@ -118,6 +120,27 @@ def test_steps_and_long_kernels_get_the_figures_of_their_time(tmp_path):
     assert "gpu.dram_pct" not in said[SpanKind.KERNEL, MS // 2]
     sampler.stop()
     assert ramp.closed
+
+
+def test_short_kernels_get_the_figures_of_their_stage():
+    """Six of 0.3 ms: four in one stage last longer than 1 ms, two in the next do not."""
+    texts, rows = Texts(), empty(7, DEVICE)
+    rows["kind"], rows["duration"] = SpanKind.KERNEL, 3 * MS // 10
+    rows["start"] = T0 + np.array([10, 10.5, 11, 11.7, 12, 12.4, 11.1]) * MS
+    rows["stream"] = [7] * 6 + [8]
+    stages = [texts.code(json.dumps({"stage": word})) for word in ("attention", "mlp")]
+    rows["attributes"] = [stages[0]] * 4 + [stages[1]] * 2 + [stages[0]]
+    history = PmHistory()
+    history.add(samples([float(i) for i in range(100)]))
+    Measure(lambda resource: history, {})(rows, texts)
+    said = [json.loads(texts.text(code)) for code in rows["attributes"].tolist()]
+    assert (
+        said[0]
+        == said[3]
+        == {"stage": "attention", "gpu.of": "stage"} | dict.fromkeys(METRICS, pytest.approx(10.5))
+    )
+    assert said[4] == said[5] == {"stage": "mlp"}
+    assert said[6] == {"stage": "attention"}  # alone on its stream
 
 
 def test_a_process_of_several_gpus_or_of_another_one_has_no_figures():
