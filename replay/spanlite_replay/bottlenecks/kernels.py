@@ -30,6 +30,8 @@ SLOWED = 1.15
 #: Attributes that counters leave on a kernel: share of the peak, in percent.
 _MEMORY_COUNTERS = ("dram_throughput_pct", "dram__throughput.avg.pct_of_peak_sustained_elapsed")
 _COMPUTE_COUNTERS = ("sm_throughput_pct", "sm__throughput.avg.pct_of_peak_sustained_elapsed")
+#: Below this share of the peak a counter says that something else is the limit.
+NEAR_PEAK_PCT = 50
 _GEMM = re.compile(r"gemm|nvjet|cutlass|cublas|wgmma|xmma|conv|_mm_|matmul|flash|fmha|sdpa", re.I)
 _STREAMING = re.compile(
     r"elementwise|reduce|norm|softmax|copy|cat|index|gather|scatter|fill|arange|topk|sort|argmax|"
@@ -164,6 +166,8 @@ def _bound(
     name: str, counters: dict[str, Any], operator: str, shapes: dict[str, Any], gpu: Gpu
 ) -> tuple[Bound, str, str]:
     """(bound, how it is known, evidence)."""
+    if (sampled := _sampled(counters)) is not None:
+        return sampled
     memory = next((counters[key] for key in _MEMORY_COUNTERS if key in counters), None)
     compute = next((counters[key] for key in _COMPUTE_COUNTERS if key in counters), None)
     if memory is not None and compute is not None:
@@ -181,6 +185,18 @@ def _bound(
     if _GEMM.search(name):
         return Bound.COMPUTE, "family", "matrix product by its name, shapes not recorded"
     return Bound.COMPUTE, "assumed", "neither counters nor shapes are recorded"
+
+
+def _sampled(counters: dict[str, Any]) -> tuple[Bound, str, str] | None:
+    """From the agent's samples of the GPU's counters while the kernel, or its stage, ran."""
+    memory, tensor = counters.get("gpu.dram_pct"), counters.get("gpu.tensor_pct")
+    if not isinstance(memory, (int, float)) or not isinstance(tensor, (int, float)):
+        return None
+    said = f"DRAM {memory:.0f} %, tensor cores {tensor:.0f} % of the peak"
+    said += ", of its stage" if counters.get("gpu.of") == "stage" else ""
+    if max(memory, tensor) < NEAR_PEAK_PCT:
+        said += ": neither is near it"
+    return Bound.MEMORY if memory >= max(tensor, NEAR_PEAK_PCT) else Bound.COMPUTE, "counters", said
 
 
 def _intensity(operator: str, attributes: dict[str, Any]) -> float | None:

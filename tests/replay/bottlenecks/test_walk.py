@@ -190,6 +190,21 @@ def test_counters_come_before_names(machine: Any) -> None:
     assert (kernel.bound, kernel.known_by) == ("compute", "counters")
 
 
+@pytest.mark.parametrize(
+    ("memory", "tensor", "bound"), [(80, 10, "memory"), (30, 70, "compute"), (20, 10, "compute")]
+)
+def test_the_agents_counters(machine: Any, memory: int, tensor: int, bound: str) -> None:
+    machine.begin_step("step:0")
+    counters = f'{{"gpu.dram_pct": {memory}, "gpu.tensor_pct": {tensor}, "gpu.of": "stage"}}'
+    machine.launch("any_kernel", 100 * US, attributes=counters)
+    machine.sync()
+    machine.end_step()
+    [kernel] = summarise(analyse(machine.recording())).kernels
+    assert (kernel.bound, kernel.known_by) == (bound, "counters")
+    assert "of its stage" in kernel.evidence
+    assert ("neither is near it" in kernel.evidence) == (max(memory, tensor) < 50)
+
+
 def test_without_steps_the_whole_process_is_one_window(machine: Any) -> None:
     for _ in range(5):
         machine.launch("gemm", 40 * US)
