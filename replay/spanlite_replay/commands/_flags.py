@@ -9,6 +9,7 @@ from spanlite.errors import UsageError
 from spanlite.timewindow import add_window_arguments, parse_duration, parse_time
 
 from spanlite_replay.plan import PlanSettings
+from spanlite_replay.requestlog import UNITS_NS
 from spanlite_replay.transforms import check_ratio
 
 DEPS_HELP = (
@@ -20,6 +21,11 @@ DEPS_HELP = (
 def add_transforms(parser: argparse.ArgumentParser) -> None:
     """The window and everything that changes a plan."""
     add_window_arguments(parser)
+    parser.add_argument(
+        "--time-unit",
+        choices=list(UNITS_NS),
+        help="of the numbers that a request log gives as times, where the log leaves it open",
+    )
     group = parser.add_argument_group("transforms")
     group.add_argument(
         "--unit",

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from spanlite.archive.reader import ArchiveReader
+from spanlite.bucket import DEFAULT_BUCKETS
 from spanlite.errors import UsageError
 from spanlite.settings import default_archive
 from spanlite.timewindow import window_of
@@ -16,6 +17,7 @@ from spanlite_replay.commands._progress import Progress
 from spanlite_replay.plan import Plan, build_plan
 from spanlite_replay.planfile import Provenance, is_plan, read_plan
 from spanlite_replay.recording import read_recording
+from spanlite_replay.requestlog import is_request_log, read_requests
 from spanlite_replay.work import Deps
 
 
@@ -30,6 +32,10 @@ def open_plan(
     `columns` of the archive (None: all); `deps`: find the order of the GPU work too.
     """
     path = Path(args.archive) if args.archive else default_archive()
+    if is_request_log(path):
+        return _logged(args, path, deps, progress)
+    if args.time_unit is not None:
+        raise UsageError("--time-unit says what the numbers of a request log are: give such a log")
     if is_plan(path):
         return _saved(args, path, deps, progress)
     settings, window = settings_of(args), window_of(args)
@@ -41,6 +47,16 @@ def open_plan(
         if deps is not None:
             plan = plan.with_work(deps)
     return plan, Provenance(str(path), str(window), reader.archive.bucket_count)
+
+
+def _logged(
+    args: argparse.Namespace, path: Path, deps: Deps | None, progress: Progress
+) -> tuple[Plan, Provenance]:
+    settings, window = settings_of(args), window_of(args)
+    with progress.doing(f"reading {path}"):
+        plan = build_plan(read_requests(path, window, args.time_unit), settings)
+    plan = plan if deps is None else plan.with_work(deps)
+    return plan, Provenance(str(path), str(window), DEFAULT_BUCKETS)
 
 
 def _saved(

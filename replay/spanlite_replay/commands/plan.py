@@ -59,7 +59,10 @@ class PlanCommand:
 def _add_save(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(do=_save)
     parser.add_argument(
-        "archive", nargs="?", metavar="ARCHIVE", help="archive folder (default: as elsewhere)"
+        "archive",
+        nargs="?",
+        metavar="ARCHIVE|LOG",
+        help="archive folder (default: as elsewhere), or a log of LLM requests",
     )
     add_transforms(parser)
     parser.add_argument("--deps", choices=["stream", "observed"], default="stream", help=DEPS_HELP)

@@ -58,8 +58,9 @@ class ReplayCommand:
         parser.add_argument(
             "archive",
             nargs="?",
-            metavar="ARCHIVE|PLAN",
-            help="archive folder (default: as elsewhere), or a plan that `spanlite plan` saved",
+            metavar="ARCHIVE|PLAN|LOG",
+            help="archive folder (default: as elsewhere), a plan that `spanlite plan` saved, or "
+            "a log of LLM requests (Azure's .csv, Mooncake's .jsonl)",
         )
         add_transforms(parser)
         _add_pacing(parser)

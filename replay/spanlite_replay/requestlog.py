@@ -1,0 +1,195 @@
+"""Arrivals from logs of LLM requests: Azure's CSV and Mooncake's JSON lines.
+
+A log says when each request came and how many tokens it had, not how long it took. What its
+numbers mean (seconds or milliseconds, since when) is checked, never guessed: a file that leaves
+it open is refused with the question.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import csv, json
+from spanlite.archive import schema
+from spanlite.bucket import trace_hash
+from spanlite.errors import InputError, UsageError
+from spanlite.ids import trace_id_strings
+from spanlite.timewindow import TimeWindow
+
+from spanlite_replay.recording import Recording
+
+I64 = npt.NDArray[np.int64]
+SUFFIXES = (".csv", ".jsonl")
+UNITS_NS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
+_INPUT, _OUTPUT = "gen_ai.usage.input_tokens", "gen_ai.usage.output_tokens"
+#: Names of (arrival, input tokens, output tokens), in lower case.
+_AZURE = ("timestamp", "contexttokens", "generatedtokens")
+_MOONCAKE = ("timestamp", "input_length", "output_length")
+#: As milliseconds, numbers from here on are eleven days; as seconds, they are Unix time.
+_EPOCH = 10**9
+#: More arrivals a second than any log of requests has: the unit must be another one.
+_TOO_MANY_PER_S = 10_000
+_TIME = r"^\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(\.\d{1,9})?(Z|\+00:00)?$"
+
+
+def is_request_log(path: Path) -> bool:
+    """Whether a path names one, by its ending."""
+    return path.suffix in SUFFIXES
+
+
+def read_requests(path: Path, window: TimeWindow, unit: str | None = None) -> Recording:
+    """The requests that arrive in the window, each a trace of its own.
+
+    `unit`: of UNITS_NS, where the file's times are numbers. Raises InputError.
+    """
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise InputError(f"'{path}' cannot be read: {error.strerror}") from None
+    times, inputs, outputs = _columns(path)
+    start = (
+        _clock(path, times, unit) if pa.types.is_string(times.type) else _count(path, times, unit)
+    )
+    digest = hashlib.sha256(data).digest()
+    table = _table(start, inputs, outputs, digest, path.stem)
+    keep = np.ones(len(start), dtype=np.bool_)
+    if window.from_ns is not None:
+        keep &= start >= window.from_ns
+    if window.to_ns is not None:
+        keep &= start < window.to_ns
+    if not keep.any():
+        raise UsageError(f"no request of '{path}' arrives in {window}")
+    return Recording.from_table(table if keep.all() else table.filter(pa.array(keep)))
+
+
+def _columns(path: Path) -> tuple[pa.ChunkedArray, pa.ChunkedArray, pa.ChunkedArray]:
+    try:
+        if path.suffix == ".csv":
+            plain = csv.ConvertOptions(timestamp_parsers=["-"])  # times stay text: digits count
+            table, wanted = csv.read_csv(path, convert_options=plain), _AZURE
+        else:
+            table, wanted = json.read_json(path), _MOONCAKE
+    except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+        raise InputError(f"'{path}' is not a log of requests: {error}") from None
+    names = {name.strip().lower(): name for name in table.column_names}
+    if missing := [name for name in wanted if name not in names]:
+        raise InputError(
+            f"'{path}' is not a log of requests: it has no {', '.join(missing)}, "
+            f"but {', '.join(table.column_names)}"
+        )
+    if not table.num_rows:
+        raise InputError(f"'{path}' has no requests in it")
+    found = [table.column(names[name]) for name in wanted]
+    for name, column in zip(wanted, found, strict=True):
+        if column.null_count:
+            raise InputError(f"'{path}' has requests without {name}")
+    for name, column in zip(wanted[1:], found[1:], strict=True):
+        if not pa.types.is_integer(column.type):
+            raise InputError(f"'{path}': {name} is not a number of tokens throughout")
+    return found[0], found[1], found[2]
+
+
+def _clock(path: Path, times: pa.ChunkedArray, unit: str | None) -> I64:
+    """Unix ns of UTC times, with every digit they have."""
+    if unit is not None:
+        raise UsageError(f"--time-unit {unit} is for numbers: '{path}' has dates and times")
+    fits = pc.match_substring_regex(times, _TIME)
+    if not pc.all(fits).as_py():
+        line = int(np.flatnonzero(~fits.to_numpy())[0])
+        raise InputError(
+            f"'{path}', request {line + 1}: is '{times[line].as_py()}' UTC, and in which form? "
+            "Write 2023-11-16 18:15:46.68059"
+        )
+    seconds = pc.replace_substring(pc.utf8_slice_codeunits(times, 0, 19), "T", " ")
+    whole = pc.strptime(seconds, format="%Y-%m-%d %H:%M:%S", unit="s", error_is_null=True)
+    # A 31st of November would be read as the 1st of December.
+    if whole.null_count or not pc.strftime(whole, "%Y-%m-%d %H:%M:%S").equals(seconds):
+        raise InputError(f"'{path}' has a time that no calendar has")
+    digits = pc.replace_substring_regex(times, r"^.{19}\.?(\d*).*$", r"\1")
+    rest = pc.utf8_rpad(digits, 9, "0").cast(pa.int64())
+    start: I64 = whole.cast(pa.int64()).to_numpy() * 10**9 + rest.to_numpy()
+    return start
+
+
+def _count(path: Path, times: pa.ChunkedArray, unit: str | None) -> I64:
+    """Numbers: as `unit` says; else milliseconds, where nothing speaks against it."""
+    if unit is None:
+        unit = _unit(path, times)
+    scale = UNITS_NS[unit]
+    if pa.types.is_integer(times.type):
+        values = times.to_numpy().astype(np.int64)
+        if len(values) and int(np.abs(values).max()) > 2**62 // scale:
+            raise UsageError(f"--time-unit {unit}: the times of '{path}' end after the year 2100")
+        whole: I64 = values * scale
+        return whole
+    scaled: I64 = np.rint(times.to_numpy() * float(scale)).astype(np.int64)
+    return scaled
+
+
+def _unit(path: Path, times: pa.ChunkedArray) -> str:
+    values = times.to_numpy()
+    first, last = float(values.min()), float(values.max())
+    example = f"its times run from {first:,.10g} to {last:,.10g}"
+    if path.suffix == ".csv" or not pa.types.is_integer(times.type):
+        what = "are its times seconds or milliseconds"
+    elif last >= _EPOCH:
+        what = "are its times Unix time in s, ms, us or ns, or milliseconds from its start"
+    elif len(values) > 10 and (last - first) * _TOO_MANY_PER_S < 1000 * len(values):
+        what = (
+            f"are its times really milliseconds, with {len(values):,} requests in so short a time"
+        )
+    else:
+        return "ms"
+    raise InputError(f"'{path}': {what}? ({example}) Say so with --time-unit")
+
+
+def _table(
+    start: I64, inputs: pa.ChunkedArray, outputs: pa.ChunkedArray, digest: bytes, service: str
+) -> pa.Table:
+    count = len(start)
+    index = np.arange(1, count + 1, dtype=np.uint64)
+    key = [np.uint64(int.from_bytes(digest[i : i + 8], "big")) for i in (0, 8)]
+    low = trace_hash(index, np.full(count, key[0]))
+    ids = trace_id_strings(low, np.full(count, key[1]))
+    attributes = pc.binary_join_element_wise(
+        f'{{"{_INPUT}":', inputs.cast(pa.string()), f',"{_OUTPUT}":', outputs.cast(pa.string()),
+        "}", "",
+    )  # fmt: skip
+    known = {
+        "trace_id": pa.array(ids),
+        "span_id": pa.array(index.view(np.int64)),
+        "start_ns": pa.array(start),
+        "attributes": attributes,
+    }
+    same = {
+        "duration_ns": 0, "kind": "request", "name": "request", "status": "unset",
+        "service": service, "host": "", "flags": 0, "resource": f'{{"service.name":"{service}"}}',
+        "sampling_weight": 1.0, "clock_offset_ns": 0, "clock_uncertainty_ns": 0,
+    }  # fmt: skip
+    columns = []
+    for item in schema.SPANS:
+        plain = getattr(item.type, "value_type", item.type)
+        if item.name in known:
+            columns.append(known[item.name])
+        elif item.name in same:
+            columns.append(pa.array([same[item.name]] * count, plain))
+        else:
+            columns.append(pa.nulls(count, item.type))
+    table = pa.table(dict(zip(schema.SPANS.names, columns, strict=True)))
+    return _as_archived(table)
+
+
+def _as_archived(table: pa.Table) -> pa.Table:
+    columns = [
+        table.column(item.name).combine_chunks().dictionary_encode()
+        if pa.types.is_dictionary(item.type)
+        and not pa.types.is_dictionary(table.column(item.name).type)
+        else table.column(item.name)
+        for item in schema.SPANS
+    ]
+    return pa.table(dict(zip(schema.SPANS.names, columns, strict=True))).cast(schema.SPANS)
