@@ -66,8 +66,7 @@ def _compiled(name: str, ptx: str, compiler: Compiler) -> Unit:
     """PTX, with ptxas's counts where there is a ptxas that takes it."""
     if not has_tools("ptxas"):
         return Unit(name, ptx)
-    flags = tuple(f for f in compiler.flags if f.startswith(("-maxrregcount", "--maxrregcount")))
-    answer = Compiler(target_of(ptx, compiler.arch), flags).cubin(ptx)
+    answer = Compiler(target_of(ptx, compiler.arch), compiler.flags).cubin(ptx)
     return Unit(name, ptx, answer.data, answer.words)
 
 

@@ -173,7 +173,7 @@ class _Parser:
         return self.module
 
     def _line(self, line: str, number: int) -> None:
-        if line.startswith(".loc"):
+        if line.startswith((".loc ", ".loc\t")):
             self._locate(line)
         elif line.startswith((".file", ".version", ".target", ".address_size")):
             return

@@ -29,6 +29,8 @@ class Audit:
     kernels: list[str] = field(default_factory=list)
     #: Modules without PTX: the rules that follow values have not seen them.
     machine_code_only: list[str] = field(default_factory=list)
+    #: Kernels that hold PTX which the audit does not understand.
+    unjudged: list[str] = field(default_factory=list)
 
 
 def audit_path(path: Path, compiler: Compiler, blocks: Mapping[str, Block] | None = None) -> Audit:
@@ -50,7 +52,7 @@ def _audit_unit(unit: Unit, blocks: Mapping[str, Block], result: Audit) -> None:
         result.machine_code_only.append(unit.name)
         return
     module = parse(unit.ptx, unit.name)
-    found = audit(module, unit.counts, {**unit.blocks, **blocks})
+    found = audit(module, unit.counts, {**unit.blocks, **blocks}, result.unjudged)
     result.kernels += [entry.name for entry in module.entries]
     result.findings += _placed(found, functions, unit.name)
 

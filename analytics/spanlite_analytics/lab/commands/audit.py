@@ -106,11 +106,13 @@ def _show(args: argparse.Namespace, audits: Sequence[Audit], findings: list[Find
         Path(args.sarif).write_text(text + "\n")
     kernels = sum(len(a.kernels) for a in audits)
     unseen = [name for a in audits for name in a.machine_code_only]
+    unjudged = [name for a in audits for name in a.unjudged]
     if args.json:
         print_json(
             {
                 "kernels": kernels,
                 "machine_code_only": unseen,
+                "unjudged": unjudged,
                 "findings": [as_json(f) for f in findings],
             }
         )
@@ -120,6 +122,8 @@ def _show(args: argparse.Namespace, audits: Sequence[Audit], findings: list[Find
         print(
             f"{name}: has no PTX inside, so only rules for machine code ran; build with -lineinfo"
         )
+    for name in unjudged:
+        print(f"{name}: holds PTX that the audit does not understand, and was not judged")
     print(f"{len(findings)} findings in {kernels} kernels")
 
 

@@ -1,0 +1,100 @@
+"""Compare the rounding emulator with the hardware, and keep the counts.
+
+python3 -m bench.h200.lab_rounding_table [--pairs N] [--budget SECONDS] [--compile-only]
+
+Every half, brain float and 8-bit pattern is converted; conversions from FP32 and all arithmetic
+meet N random inputs (default 10 million) for each instruction and mode, in rounds, until the
+budget (default 25 s) is spent. Needs CuPy and nvcc. Writes bench/h200/tables/lab_rounding.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bench.h200._device import TABLES, compile_cubin, surroundings
+from bench.h200._rounding_cases import CASES, Case, inputs, source, wrong
+
+CHUNK = 500_000
+SHOWN = 5
+
+
+class Tally:
+    """Cases tried, mismatches, and the first of these, by instruction."""
+
+    def __init__(self) -> None:
+        self.rows: dict[str, dict[str, Any]] = {
+            case.name: {"cases": 0, "mismatches": 0, "examples": []} for case in CASES
+        }
+
+    def add(self, case: Case, given: tuple[np.ndarray, ...], got: np.ndarray) -> None:
+        """Judge what the hardware gave for some inputs."""
+        expected = case.emulate(*given)
+        bad = np.flatnonzero(wrong(case, got, expected))
+        row = self.rows[case.name]
+        row["cases"] += len(got)
+        row["mismatches"] += len(bad)
+        for place in bad[: SHOWN - len(row["examples"])]:
+            words = [*(x[place] for x in given), got[place], expected[place]]
+            names = ("a", "b", "c", "hardware", "emulator")
+            row["examples"].append(dict(zip(names, (hex(int(w)) for w in words), strict=True)))
+
+
+def run_kernels(cubin: Path, pairs: int, budget_s: float) -> tuple[Tally, float]:
+    """Rounds of CHUNK inputs for each instruction; the emulator runs on all cores."""
+    import cupy
+
+    module = cupy.RawModule(path=str(cubin))
+    kernels = [module.get_function(f"k{number}") for number in range(len(CASES))]
+    tally, began = Tally(), time.monotonic()
+
+    def one(number: int, turn: int) -> None:
+        case = CASES[number]
+        given = inputs(case, min(CHUNK, pairs - turn * CHUNK), seed=turn * 1000 + number)
+        size = len(given[0])
+        device = [cupy.asarray(x) for x in given]
+        out = cupy.empty(size, cupy.uint32)
+        kernels[number]((-(-size // 256),), (256,), (*device, out, np.int32(size)))
+        tally.add(case, given, cupy.asnumpy(out))
+
+    with ThreadPoolExecutor(min(16, os.cpu_count() or 1)) as pool:
+        for turn in range(-(-pairs // CHUNK)):
+            numbers = [n for n, case in enumerate(CASES) if turn == 0 or not case.exhaustive]
+            list(pool.map(lambda n, turn=turn: one(n, turn), numbers))
+            if time.monotonic() - began > budget_s:
+                break
+    return tally, time.monotonic() - began
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--pairs", type=int, default=10_000_000)
+    parser.add_argument("--budget", type=float, default=25)
+    parser.add_argument("--nvcc", default="nvcc")
+    parser.add_argument("--compile-only", action="store_true", help="needs no GPU")
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as name:
+        compile_cubin(source(), Path(name), "rounding", args.nvcc)
+        if args.compile_only:
+            print(f"compiled {len(CASES)} instructions")
+            return
+        tally, took_s = run_kernels(Path(name) / "rounding.cubin", args.pairs, args.budget)
+    TABLES.mkdir(exist_ok=True)
+    about = surroundings() | {"seconds": round(took_s, 1)}
+    path = TABLES / "lab_rounding.json"
+    path.write_text(json.dumps({"about": about, "instructions": tally.rows}, indent=1) + "\n")
+    cases = sum(row["cases"] for row in tally.rows.values())
+    bad = sum(row["mismatches"] for row in tally.rows.values())
+    print(f"{len(CASES)} instructions, {cases:,} cases, {bad:,} mismatches, {took_s:.1f} s; {path}")
+
+
+if __name__ == "__main__":
+    main()
