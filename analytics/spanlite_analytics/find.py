@@ -37,7 +37,7 @@ def find(archive: Archive, text: str, window: TimeWindow = ALL_TIME) -> Found:
     if spans.num_rows == 0 and len(digits) < ID_DIGITS:
         trace_id = _by_start(archive, digits, window) or trace_id
         spans = reader.find_trace(*parse_trace_id(trace_id), window)
-    why_not = "" if spans.num_rows else _why_not(archive, trace_id, window)
+    why_not = "" if spans.num_rows else _why_not(archive, trace_id, window, digits)
     return Found(trace_id, spans, why_not)
 
 
@@ -57,7 +57,7 @@ def _by_start(archive: Archive, digits: str, window: TimeWindow) -> str | None:
     return ids[0] if ids else None
 
 
-def _why_not(archive: Archive, trace_id: str, window: TimeWindow) -> str:
+def _why_not(archive: Archive, trace_id: str, window: TimeWindow, digits: str) -> str:
     sql = (
         "SELECT kept, policy, spans, start_ns, duration_ns, service, host FROM traces "
         f"WHERE trace_id = {quote(trace_id)}"
@@ -65,14 +65,16 @@ def _why_not(archive: Archive, trace_id: str, window: TimeWindow) -> str:
     row = reading(archive, window, lambda con: con.execute(sql).fetchone())
     if row is None:
         where = "" if window == ALL_TIME else f" in the window {window}"
+        short = len(digits) < ID_DIGITS
+        what = f"no trace starts with {digits}" if short else f"no trace {trace_id}"
         return (
-            f"no trace {trace_id}{where}; a trace that has just ended is here once it has been "
+            f"{what}{where}; a trace that has just ended is here once it has been "
             "quiet for the pipeline's decision wait and a checkpoint has passed"
         )
     kept, policy, spans, start_ns, duration_ns, service, host = row
     seen = (
         f"trace {trace_id} was seen at {format_time(start_ns)} ({plural(spans, 'span')}, "
-        f"{time_words(duration_ns)}, {service} on {host})"
+        f"{time_words(duration_ns)}, {service or '(no service)'} on {host or '(no host)'})"
     )
     if kept:
         return (

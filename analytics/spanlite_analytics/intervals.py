@@ -8,6 +8,16 @@ import pandas as pd
 
 I64 = npt.NDArray[np.int64]
 
+_LARGEST = np.iinfo(np.int64).max
+
+
+def ends_of(start_ns: I64, duration_ns: I64) -> I64:
+    """Ends, at most the last time that 64 bits hold; a negative duration counts as 0."""
+    wall = np.maximum(duration_ns, 0)
+    # The room above a negative start would not fit 64 bits; such a start needs no check.
+    room = _LARGEST - np.maximum(start_ns, 0)
+    return np.where(wall > room, _LARGEST, start_ns + np.minimum(wall, room))
+
 
 def _new_time(groups: I64, starts: I64, ends: I64) -> tuple[I64, I64]:
     """(order, ns that each interval adds to those before it in its group), sorted by start."""

@@ -8,18 +8,18 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 from spanlite.flags import SpanFlag
 from spanlite.kinds import DEVICE_KINDS, kind_word
 from spanlite.timewindow import format_time
 
 from spanlite_analytics.folding import Line, choose, lines_of
-from spanlite_analytics.intervals import I64
-from spanlite_analytics.tree import Tree, build_tree
+from spanlite_analytics.intervals import I64, ends_of
+from spanlite_analytics.tree import Mask, Tree, build_tree, copies_on_device
 from spanlite_analytics.words import kind_plural, plural, size_words, time_words
 
 DEVICE_WORDS = tuple(kind_word(kind) for kind in DEVICE_KINDS)
+RANGE_WORDS = ("nvtx_range", "step", "request")
 BAR_WIDTH = 24
 #: A name in one line; kernel names can be thousands of letters long.
 NAME_WIDTH = 100
@@ -36,6 +36,8 @@ class TraceView:
     start_ns: I64
     duration_ns: I64
     tree: Tree
+    #: Rows that are the GPU's side of the range above them: see `copies_on_device`.
+    copies: Mask
 
     @property
     def first_ns(self) -> int:
@@ -45,7 +47,7 @@ class TraceView:
     @property
     def last_ns(self) -> int:
         """End of the latest span."""
-        return int((self.start_ns + np.maximum(self.duration_ns, 0)).max())
+        return int(ends_of(self.start_ns, self.duration_ns).max())
 
 
 def _integers(spans: pa.Table, name: str) -> I64:
@@ -59,7 +61,15 @@ def _words(spans: pa.Table, name: str) -> list[Any]:
 
 def view_of(spans: pa.Table) -> TraceView:
     """Build the tree of a trace in the archive's SPANS."""
-    on_device: npt.NDArray[np.bool_] = np.isin(_words(spans, "kind"), DEVICE_WORDS)
+    kinds = np.array(_words(spans, "kind"), dtype=object)
+    on_device: Mask = np.isin(kinds, DEVICE_WORDS)
+    is_range: Mask = np.isin(kinds, RANGE_WORDS)
+    names = np.unique(np.array(_words(spans, "name"), dtype=object), return_inverse=True)[1]
+    threadless = spans.column("thread_id").is_null().to_numpy()
+
+    def copies_of(parents: I64) -> Mask:
+        return copies_on_device(parents, is_range, names.reshape(-1), threadless)
+
     start_ns, duration_ns = _integers(spans, "start_ns"), _integers(spans, "duration_ns")
     tree = build_tree(
         _integers(spans, "span_id"),
@@ -67,8 +77,9 @@ def view_of(spans: pa.Table) -> TraceView:
         start_ns,
         duration_ns,
         on_device,
+        copies_of,
     )
-    return TraceView(spans, start_ns, duration_ns, tree)
+    return TraceView(spans, start_ns, duration_ns, tree, copies_of(tree.parents))
 
 
 def heading(view: TraceView) -> Iterator[str]:
@@ -119,7 +130,9 @@ def _rails(more: tuple[bool, ...], of_span: bool = True) -> str:
     return rails + (("├─ " if more[-1] else "└─ ") if of_span else "     ")
 
 
-def _where(span: dict[str, Any]) -> str:
+def _where(span: dict[str, Any], is_copy: bool) -> str:
+    if is_copy:
+        return "gpu side"
     if span["device"] is not None:
         stream = "" if span["stream"] is None else f" s{span['stream']}"
         return f"gpu{span['device']}{stream}"
@@ -129,6 +142,7 @@ def _where(span: dict[str, Any]) -> str:
 def _bar(view: TraceView, start_ns: int, duration_ns: int) -> str:
     whole = max(view.last_ns - view.first_ns, 1)
     left = min((start_ns - view.first_ns) * BAR_WIDTH // whole, BAR_WIDTH - 1)
+    left = max(left, 0)
     right = -(-(start_ns - view.first_ns + max(duration_ns, 0)) * BAR_WIDTH // whole)
     return (" " * left + "▇" * max(right - left, 1)).ljust(BAR_WIDTH)
 
@@ -138,12 +152,13 @@ def _span_line(view: TraceView, line: Line, span: dict[str, Any]) -> str:
     name = span["name"]
     if len(name) > NAME_WIDTH:
         name = name[: NAME_WIDTH - 1] + "…"
+    where = _where(span, bool(view.copies[line.row]))
     marks = " [error]" if span["status"] == "error" else ""
     if line.closed:
         marks += f" (+{plural(int(view.tree.below[line.row]), 'span')})"
     return (
         f"{time_words(offset):>10} {time_words(span['duration_ns']):>9} "
-        f"{time_words(int(view.tree.self_ns[line.row])):>9}  {_where(span):<12.12} "
+        f"{time_words(int(view.tree.self_ns[line.row])):>9}  {where:<12.12} "
         f"{_bar(view, span['start_ns'], span['duration_ns'])}  "
         f"{_rails(line.more)}{name} ({span['kind']}){marks}"
     )

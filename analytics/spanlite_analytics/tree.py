@@ -5,14 +5,16 @@ All arrays have one value a span, in the order given. Made for a million spans.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from spanlite_analytics.intervals import I64, union_ns
+from spanlite_analytics.intervals import I64, ends_of, union_ns
 
 NO_ROW = -1
+Mask = npt.NDArray[np.bool_]
 
 
 def parent_rows(span_ids: I64, parent_ids: I64, traces: I64 | None = None) -> I64:
@@ -76,6 +78,19 @@ def nearest_ancestor(parents: I64, wanted: npt.NDArray[np.bool_]) -> I64:
         at[climbing] = parents[at[climbing]]
 
 
+def copies_on_device(parents: I64, is_range: Mask, names: I64, threadless: Mask) -> Mask:
+    """Ranges that a profiler made anew of the GPU's side of a range: no range of their own.
+
+    torch.profiler records a range on its thread, and once more (`gpu_user_annotation`) from
+    the first to the last kernel below it: without a thread, and here a child of the first.
+    """
+    rows = np.flatnonzero(is_range & threadless & (parents != NO_ROW))
+    above = parents[rows]
+    copies = np.zeros(len(parents), bool)
+    copies[rows] = is_range[above] & ~threadless[above] & (names[rows] == names[above])
+    return copies
+
+
 def topmost_ancestor(parents: I64, wanted: npt.NDArray[np.bool_]) -> I64:
     """Row of the highest ancestor that is wanted; -1 where none."""
     best = np.full(len(parents), NO_ROW, np.int64)
@@ -134,9 +149,14 @@ def build_tree(
     parent_ids: I64,
     start_ns: I64,
     duration_ns: I64,
-    on_device: npt.NDArray[np.bool_],
+    on_device: Mask,
+    copies: Callable[[I64], Mask] | None = None,
 ) -> Tree:
-    """The tree of one trace. A missing parent makes a span a root; a cycle is cut."""
+    """The tree of one trace. A missing parent makes a span a root; a cycle is cut.
+
+    `copies`: from the parents to the spans of `copies_on_device`, whose time is not taken
+    off that of the range they stand for.
+    """
     parents = parent_rows(span_ids, parent_ids)
     order = np.lexsort((span_ids, start_ns, parents))
     bounds = np.searchsorted(parents[order], np.arange(len(parents)), side="left")
@@ -151,7 +171,8 @@ def build_tree(
     for rows in reversed(levels[1:]):
         np.add.at(below, parents[rows], below[rows] + 1)
         np.add.at(device_ns, parents[rows], device_ns[rows])
-    self_ns = self_times(parents, start_ns, duration_ns)
+    own = parents if copies is None else np.where(copies(parents), NO_ROW, parents)
+    self_ns = self_times(own, start_ns, duration_ns)
     return Tree(parents, depth, order, first, count, self_ns, below, device_ns)
 
 
@@ -160,6 +181,7 @@ def self_times(parents: I64, start_ns: I64, duration_ns: I64) -> I64:
     rows = np.flatnonzero(parents != NO_ROW)
     above = parents[rows]
     starts = np.maximum(start_ns[rows], start_ns[above])
-    ends = np.minimum(start_ns[rows] + duration_ns[rows], start_ns[above] + duration_ns[above])
+    all_ends = ends_of(start_ns, duration_ns)
+    ends = np.minimum(all_ends[rows], all_ends[above])
     covered = union_ns(above, starts, ends, len(parents))
     return np.maximum(duration_ns, 0) - covered

@@ -35,14 +35,21 @@ _HIVE = {
     KERNEL_MINUTES: {"date": "DATE", "hour": "INTEGER"},
     LEDGER: {"date": "DATE"},
 }
+_INT64 = 2**63
+#: Wrong times in recorded spans must not stop a query: sums stay within 64 bits, and points
+#: in time within what DuckDB has (the very ends of 64 bits mean infinity there).
+_MACROS = (
+    f"saturated(ns) AS greatest(least(ns, {_INT64 - 1}), -{_INT64})::BIGINT",
+    f"point_of(ns) AS make_timestamp_ns(greatest(least(ns, {_INT64 - 2}), -{_INT64 - 2})::BIGINT)",
+)
+_END = "saturated(start_ns::HUGEINT + duration_ns)"
 #: The columns that each view adds.
 _ADDED = {
-    SPANS: "start_ns + duration_ns AS end_ns, make_timestamp_ns(start_ns) AS start_time, "
-    "make_timestamp_ns(start_ns + duration_ns) AS end_time",
-    TRACES: "make_timestamp_ns(start_ns) AS start_time, make_timestamp_ns(end_ns) AS end_time, "
-    "end_ns - start_ns AS duration_ns",
-    KERNEL_MINUTES: "make_timestamp_ns(minute_ns) AS start_time",
-    LEDGER: "make_timestamp_ns(time_ns) AS start_time",
+    SPANS: f"{_END} AS end_ns, point_of(start_ns) AS start_time, point_of({_END}) AS end_time",
+    TRACES: "point_of(start_ns) AS start_time, point_of(end_ns) AS end_time, "
+    "saturated(end_ns::HUGEINT - start_ns) AS duration_ns",
+    KERNEL_MINUTES: "point_of(minute_ns) AS start_time",
+    LEDGER: "point_of(time_ns) AS start_time",
 }
 #: Few traces have spans that came late, so few rows are grouped.
 _ONE_ROW_A_TRACE = """
@@ -50,9 +57,9 @@ WITH late_ids AS (SELECT DISTINCT trace_id FROM trace_rows WHERE late)
 SELECT * FROM trace_rows WHERE trace_id NOT IN (FROM late_ids)
 UNION ALL BY NAME
 SELECT trace_id, min(start_ns) AS start_ns, max(end_ns) AS end_ns,
-    sum(spans)::BIGINT AS spans, sum(errors)::BIGINT AS errors,
-    sum(device_spans)::BIGINT AS device_spans, sum(device_ns)::BIGINT AS device_ns,
-    sum(bytes)::BIGINT AS bytes, arg_min(root_name, late) AS root_name,
+    saturated(sum(spans)) AS spans, saturated(sum(errors)) AS errors,
+    saturated(sum(device_spans)) AS device_spans, saturated(sum(device_ns)) AS device_ns,
+    saturated(sum(bytes)) AS bytes, arg_min(root_name, late) AS root_name,
     arg_min(root_kind, late) AS root_kind, arg_min(service, late) AS service,
     arg_min(host, late) AS host, bool_or(kept) AS kept, arg_min(policy, late) AS policy,
     arg_min(sampling_weight, late) AS sampling_weight, true AS late,
@@ -61,8 +68,17 @@ FROM trace_rows WHERE trace_id IN (FROM late_ids) GROUP BY trace_id
 """
 
 
+def check_is_text(text: str) -> None:
+    """Raises UsageError where bytes of the command line or a file were not UTF-8."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise UsageError(f"'{text[:60]}' is not UTF-8 text") from None
+
+
 def quote(text: str | os.PathLike[str]) -> str:
-    """A SQL string literal."""
+    """A SQL string literal. Raises UsageError where the text is not UTF-8."""
+    check_is_text(os.fspath(text))
     return "'" + os.fspath(text).replace("'", "''") + "'"
 
 
@@ -147,6 +163,8 @@ def connect(archive: Archive, window: TimeWindow = ALL_TIME) -> duckdb.DuckDBPyC
     con.execute("SET allow_persistent_secrets = false")
     reader = ArchiveReader(archive)
     with plain_errors(archive):
+        for macro in _MACROS:
+            con.execute(f"CREATE MACRO {macro}")
         for table in SCHEMAS:
             source = _source(con, table, reader.duckdb_sources(table, window))
             rows = f"SELECT * FROM {source} WHERE {_where(table, window)}"

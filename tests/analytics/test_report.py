@@ -94,12 +94,145 @@ def test_stages(build: Any) -> None:
     assert table["ffn"]["device_ns"] == 50_000
     assert table["ffn"]["ranges"] == 2
     assert table["ffn"]["device_per_step_ns"] == 25_000
-    assert table["ffn"]["wall_mean_ns"] == 50_000
+    assert table["ffn"]["host_mean_ns"] == 50_000
     assert table["attention"]["share"] == pytest.approx(10 / 65)
     assert table["(outside of any range)"]["device_ns"] == 5_000
     assert table["step"]["ranges"] == 2
     kernels = report["stage_kernels"]
     assert kernels[["stage", "name"]].iloc[0].tolist() == ["ffn", "gemm"]
+
+
+def with_gpu_copies(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """As torch.profiler has it: each range once on its thread, once more of the GPU's side."""
+    out = [row | {"thread_id": 42} for row in rows if "kind" in row]
+    ranges = [row for row in out if row["kind"] != "runtime_call"]
+    copies = [
+        row | {
+            "kind": "nvtx_range", "parent_span_id": row["span_id"], "thread_id": None,
+            "span_id": row["span_id"] + 1000, "start_ns": row["start_ns"] + 10_000,
+            "duration_ns": 30_000,
+        }
+        for row in ranges
+    ]  # fmt: skip
+    return [*out, *(row for row in rows if "kind" not in row), *copies]
+
+
+def test_the_gpu_copy_of_a_range_is_no_second_range(build: Any) -> None:
+    rows = step(0, ("ffn", "gemm", 30_000, 7), ("attention", "flash", 10_000, 7))
+    build.spans(*with_gpu_copies([*rows, *step(1, ("attention", "flash", 20_000, 7))]))
+    table = by(build_report(build.archive)["stages"], "stage")
+    assert [table[s]["ranges"] for s in ("ffn", "attention", "step")] == [1, 2, 2]
+    assert table["ffn"]["host_mean_ns"] == 50_000
+    assert table["ffn"]["gpu_mean_ns"] == 30_000
+    assert table["step"]["host_mean_ns"] == 150_000
+    # Per step where it occurs: ffn in one of the two.
+    assert (table["ffn"]["steps"], table["ffn"]["device_per_step_ns"]) == (1, 30_000)
+    assert (table["attention"]["steps"], table["attention"]["device_per_step_ns"]) == (2, 15_000)
+
+
+def test_a_step_counts_once_for_all_kernels_of_a_stage(build: Any) -> None:
+    build.spans(
+        *step(0, ("ffn", "gemm", 30_000, 7), ("ffn", "act", 10_000, 7), sampling_weight=3.0)
+    )
+    (ffn,) = (r for r in build_report(build.archive)["stages"].to_dict("records") if r["device_ns"])
+    assert (ffn["stage"], ffn["steps"], ffn["device_per_step_ns"]) == ("ffn", 3, 40_000)
+
+
+def test_same_named_ranges_of_one_thread_are_two(build: Any) -> None:
+    rows = step(0, ("step 0", "gemm", 30_000, 7))
+    build.spans(*(row | {"thread_id": 42} for row in rows))
+    assert by(build_report(build.archive)["stages"], "stage")["step"]["ranges"] == 2
+
+
+def test_copies_add_nothing_to_what_made_traces_slow(build: Any) -> None:
+    spans: list[dict[str, Any]] = []
+    for i in range(40):
+        rows = step(i, ("ffn", "gemm", 30_000, 7))
+        if i in (7, 23):
+            rows[0]["duration_ns"] += 500_000
+            rows[1]["duration_ns"] += 500_000
+        spans += with_gpu_copies(rows)
+    build.spans(*spans)
+    slow = build_report(build.archive)["slow"]
+    (row,) = slow.to_dict("records")
+    assert (row["kind"], row["name"], row["difference_ns"]) == ("nvtx_range", "ffn", 500_000)
+
+
+def test_what_is_no_request_or_step_has_no_rank(build: Any, spanlite: Any) -> None:
+    trace = {"start_ns": HOUR, "host": "h1"}
+    roots = [
+        ("step", "step 7", 5 * MS), ("request", "request 1", 9 * MS),
+        ("host", "PyTorch Profiler (0)", 100 * MS), ("host", "GET /v1/completions", 20 * MS),
+        ("overhead", "Activity Buffer Request", 30 * MS), ("runtime_call", "cudaFree", 40 * MS),
+        (None, None, 8 * MS),
+    ]  # fmt: skip
+    build.traces(
+        *(
+            trace | {"trace_id": f"{i:032x}", "root_kind": kind, "root_name": name,
+                     "end_ns": HOUR + ns}
+            for i, (kind, name, ns) in enumerate(roots)
+        )
+    )  # fmt: skip
+    span = {"span_id": 1, "start_ns": HOUR, "duration_ns": 100 * MS, "kind": "host"}
+    # Only a profiler knows the thread of a root.
+    build.spans(
+        span | {"trace_id": f"{2:032x}", "name": "PyTorch Profiler (0)", "thread_id": 9},
+        span | {"trace_id": f"{3:032x}", "name": "GET /v1/completions"},
+    )
+    report = build_report(build.archive)
+    names = ["GET /v1/completions", "request 1", "", "step 7"]
+    assert report["slowest"]["name"].tolist() == names
+    assert set(report["latency"]["kind"]) == {"host", "request", "step", ""}
+    assert report.overview["traces"] == 7
+    _, text, _ = spanlite("report", "--archive", build.root)
+    assert "3 traces left out that belong to no request or step" in text
+
+
+def test_times_centuries_away_are_counted_and_left_out(build: Any, spanlite: Any) -> None:
+    far = {"name": "k", "device": 0, "duration_ns": 5}
+    hostile = [(-(2**63), 5), (2**63 - 1, 5), (HOUR, 2**63 - 1), (HOUR, -(2**63))]
+    build.spans(
+        *step(0, ("ffn", "gemm", 30_000, 7)),
+        *(
+            far | {"trace_id": f"{90 + i:032x}", "span_id": i + 1, "start_ns": s, "duration_ns": d}
+            for i, (s, d) in enumerate(hostile)
+        ),
+    )
+    build.traces({"trace_id": f"{90:032x}", "start_ns": -(2**63), "end_ns": 2**63 - 1})
+    build.minutes(
+        {"minute_ns": HOUR, "name": "gemm", "duration_ns": 30_000, "max_ns": 30_000},
+        {"minute_ns": HOUR, "duration_ns": 2**63 - 1, "max_ns": 2**63 - 1},
+        {"minute_ns": HOUR, "duration_ns": 2**63 - 1, "max_ns": 2**63 - 1},
+    )
+    code, text, err = spanlite("report", "--archive", build.root)
+    assert (code, err) == (0, "")
+    assert "4 spans and 1 trace" in text
+    report = build_report(build.archive)
+    (device,) = report["devices"].to_dict("records")
+    assert device["observed_ns"] == 30_000
+    assert report["kernels"]["total_ns"].tolist() == [30_000]
+    assert report.overview["first_ns"] == HOUR
+    sql = "SELECT count(start_time) AS a, count(end_time) AS b, max(end_ns) AS c FROM spans"
+    _, out, _ = spanlite("query", sql, "--format", "csv", "--archive", build.root)
+    assert out == f"a,b,c\n8,8,{2**63 - 1}\n"
+    _, out, _ = spanlite(
+        "query", "SELECT duration_ns FROM traces", "--format", "csv", "--archive", build.root
+    )
+    assert out.splitlines()[1] == str(2**63 - 1)
+
+
+def test_an_empty_window_says_where_the_spans_are(build: Any, spanlite: Any) -> None:
+    build.spans(*step(0, ("ffn", "gemm", 30_000, 7)))
+    code, text, _ = spanlite("report", "--to", HOUR, "--archive", build.root)
+    assert code == 0
+    assert "Nothing was recorded in this window; the archive holds spans from 2026-12-01T07" in text
+
+
+def test_names_that_are_missing_say_so(build: Any, spanlite: Any) -> None:
+    build.spans(*step(0, ("ffn", "gemm", 30_000, 7), host="", service=""))
+    _, text, _ = spanlite("report", "--archive", build.root)
+    assert "(no host)" in text and "(no service)" in text
+    assert build_report(build.archive)["devices"]["host"].tolist() == [""]
 
 
 def test_devices_unite_overlapping_streams(build: Any) -> None:

@@ -11,42 +11,54 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 import pyarrow as pa
 from spanlite.kinds import DEVICE_KINDS, kind_word
 
 from spanlite_analytics.intervals import I64
 from spanlite_analytics.report.source import NUMBER_AT_END, Source
-from spanlite_analytics.tree import NO_ROW, nearest_ancestor, parent_rows, self_times
+from spanlite_analytics.tree import (
+    NO_ROW,
+    Mask,
+    copies_on_device,
+    nearest_ancestor,
+    parent_rows,
+    self_times,
+)
 from spanlite_analytics.views import arrow_batches
 
 #: Spans worked on at once: about 1 GB of memory. A bucket with more is read in parts.
 CHUNK_SPANS = 4_000_000
 NOWHERE = "(outside of any range)"
 RANGES = ("nvtx_range", "step", "request")
+#: The kind that the GPU's copy of a range gets here: see `copies_on_device`.
+GPU_COPY = "gpu_range"
 #: Kinds whose names may end in a running number; a kernel's name is left as it is.
-_NUMBERED = (*RANGES, "operator", "host")
+_NUMBERED = (*RANGES, GPU_COPY, "operator", "host")
 DEVICE = tuple(kind_word(kind) for kind in DEVICE_KINDS)
 _COLUMNS = (
     "trace_id, span_id, coalesce(parent_span_id, 0) AS parent, start_ns, duration_ns, kind, name, "
-    "service, host, coalesce(device, -1) AS device, sampling_weight"
+    "service, host, coalesce(device, -1) AS device, thread_id IS NULL AS threadless, "
+    "sampling_weight"
 )
 #: Columns by which the pass sums up.
 KEYS = ("trace_class", "root", "service", "host", "device", "kind", "name", "stage", "operator")
+SUMS = ("spans", "kept", "busy_ns", "wall_ns", "step_ns", "steps")
 
 
 def attribute(source: Source, classes: dict[str, tuple[int, str]]) -> pd.DataFrame:
-    """Weighted sums by KEYS: `spans`, `kept`, `busy_ns` and `wall_ns`.
+    """Weighted sums by KEYS: `spans`, `kept`, `busy_ns`, `wall_ns`, `step_ns` and `steps`.
 
     `busy_ns` is a device span's duration or a host span's self time (so that what a trace
-    waits for adds up once), `wall_ns` the whole duration. `classes` maps a trace id to its
-    class (1 fast, 2 slow) and root; other traces are class 0.
+    waits for adds up once), `wall_ns` the whole duration; `step_ns` what of a device span's
+    `busy_ns` lies in a step, `steps` the steps in which its stage ran (each counted in one of
+    the stage's rows). The GPU's copy of a range has the kind GPU_COPY. `classes` maps a trace id to
+    its class (1 fast, 2 slow) and root; other traces are class 0.
     """
     parts = [_summed(_attributed(table, classes)) for table in _chunks(source)]
     parts = [part for part in parts if len(part)]
     if not parts:
-        return pd.DataFrame(columns=[*KEYS, "spans", "kept", "busy_ns", "wall_ns"])
+        return pd.DataFrame(columns=[*KEYS, *SUMS])
     return _summed(pd.concat(parts, ignore_index=True))
 
 
@@ -81,7 +93,7 @@ def _coded(table: pa.Table, name: str) -> tuple[I64, list[str]]:
     return np.asarray(coded.indices.to_numpy(), np.int64), coded.dictionary.to_pylist()
 
 
-def _is(codes: I64, words: list[str], wanted: tuple[str, ...]) -> npt.NDArray[np.bool_]:
+def _is(codes: I64, words: list[str], wanted: tuple[str, ...]) -> Mask:
     return np.array([word in wanted for word in words], bool)[codes]
 
 
@@ -102,10 +114,15 @@ def _attributed(table: pa.Table, classes: dict[str, tuple[int, str]]) -> pd.Data
     names, name_words = _coded(table, "name")
     starts, durations = _integers(table, "start_ns"), _integers(table, "duration_ns")
     parents = parent_rows(_integers(table, "span_id"), _integers(table, "parent"), traces)
+    threadless = table.column("threadless").to_numpy()
+    copies = copies_on_device(parents, _is(kinds, kind_words, RANGES), names, threadless)
+    parents[copies] = NO_ROW  # a copy's time is not its range's
     on_device = _is(kinds, kind_words, DEVICE)
     weight = table.column("sampling_weight").to_numpy()
     wall = np.maximum(durations, 0)
     busy = np.where(on_device, wall, self_times(parents, starts, durations))
+    kinds = np.where(copies, len(kind_words), kinds)
+    kind_words = [*kind_words, GPU_COPY]
     tidy = without_numbers(name_words)
     words = list(dict.fromkeys([*name_words, *tidy, NOWHERE, ""]))
     code_of = {word: code for code, word in enumerate(words)}
@@ -117,10 +134,13 @@ def _attributed(table: pa.Table, classes: dict[str, tuple[int, str]]) -> pd.Data
 
     numbered = _is(kinds, kind_words, _NUMBERED)
 
-    def above(wanted: tuple[str, ...], none: str) -> pd.Categorical[str]:
+    def above(wanted: tuple[str, ...], none: str) -> I64:
         rows = nearest_ancestor(parents, _is(kinds, kind_words, wanted))
-        return _category(np.where(rows == NO_ROW, code_of[none], tidy_codes[rows]), words)
+        return np.where(rows == NO_ROW, code_of[none], tidy_codes[rows])
 
+    stage = above(RANGES, NOWHERE)
+    step = nearest_ancestor(parents, _is(kinds, kind_words, ("step",)))
+    in_step = on_device & (step != NO_ROW)
     return pd.DataFrame(
         {
             "trace_class": np.array([number for number, _ in known], np.int64)[traces],
@@ -130,11 +150,22 @@ def _attributed(table: pa.Table, classes: dict[str, tuple[int, str]]) -> pd.Data
             "device": _integers(table, "device"),
             "kind": _category(kinds, kind_words),
             "name": _category(np.where(numbered, tidy_codes, raw_codes), words),
-            "stage": above(RANGES, NOWHERE),
-            "operator": above(("operator",), ""),
+            "stage": _category(stage, words),
+            "operator": _category(above(("operator",), ""), words),
             "spans": weight,
             "kept": np.ones(len(weight), np.int64),
             "busy_ns": weight * busy,
             "wall_ns": weight * wall,
+            "step_ns": np.where(in_step, weight * busy, 0.0),
+            "steps": np.where(_first_of_each(stage, step, in_step), weight, 0.0),
         }
     )
+
+
+def _first_of_each(stage: I64, step: I64, mask: Mask) -> Mask:
+    """Of the rows in the mask the first of each (stage, step)."""
+    rows = np.flatnonzero(mask)
+    pairs = np.stack((stage[rows], step[rows]), 1)
+    first = np.zeros(len(mask), bool)
+    first[rows[np.unique(pairs, axis=0, return_index=True)[1]]] = True
+    return first

@@ -12,10 +12,12 @@ from spanlite.archive.layout import Archive
 from spanlite.errors import UsageError
 from spanlite.timewindow import ALL_TIME, TimeWindow
 
+from spanlite_analytics.extent import extent
 from spanlite_analytics.report import stages, tables
 from spanlite_analytics.report.attribution import attribute
 from spanlite_analytics.report.source import DEVICE_LIST, Filters, Source
 from spanlite_analytics.views import reading
+from spanlite_analytics.words import plural
 
 SLOWEST = 100
 
@@ -93,6 +95,11 @@ def _overview(source: Source) -> dict[str, Any]:
     # 19 digits do not fit the float that a nullable column becomes.
     found["first_ns"] = source.value("SELECT min(start_ns) FROM r_spans")
     found["last_ns"] = source.value("SELECT max(end_ns) FROM r_spans")
+    found["spans_beyond_time"] = source.beyond_time("spans")
+    found["traces_beyond_time"] = source.beyond_time("traces")
+    found["unranked_traces"] = found["traces"] - round(
+        float(source.value("SELECT coalesce(sum(w), 0) FROM r_ranked"))
+    )
     found["exact_minutes"], found["exact_traces"] = source.exact_minutes, source.exact_traces
     return found
 
@@ -111,18 +118,27 @@ def _from_attribution(source: Source, wanted: Collection[str]) -> dict[str, pd.D
     }
 
 
+_STAGE_WIDTHS = (
+    "per step: of the steps it ran in; host mean: a range on its thread; "
+    "gpu mean: from its first kernel to its last"
+)
+
+
 def _notes(source: Source, overview: dict[str, Any]) -> dict[str, str]:
     kept, everything = overview["kept_spans"], overview["spans"]
     sampled = "" if kept == everything else "estimated from kept spans by their sampling weights"
+    estimated = "" if source.exact_traces else sampled
+    others = overview["unranked_traces"]
+    unranked = f"{plural(others, 'trace')} left out that belong to no request or step"
     exact = "" if source.exact_minutes else sampled
     mixed = "calls and totals of all spans; p50 and p99 of kept ones" if sampled else ""
     of_kept = "" if kept == everything else "of kept spans only: see covered_share"
     return {
         "kernels": exact or mixed,
-        "stages": sampled,
+        "stages": "; ".join(filter(None, [_STAGE_WIDTHS, sampled])),
         "operators": sampled,
         "devices": of_kept,
-        "latency": "" if source.exact_traces else sampled,
+        "latency": "; ".join(filter(None, [unranked if others else "", estimated])),
         "slow": "a kernel and the call that waits for it both count",
         "outliers": exact,
         "errors": exact,
@@ -159,4 +175,6 @@ def build_report(
         return overview, tuple(Section(k, TITLES[k], frames[k], notes.get(k, "")) for k in wanted)
 
     overview, sections = reading(archive, window, work)
+    if window != ALL_TIME and not overview["kept_spans"] and not overview["spans"]:
+        overview["archive_from_ns"], overview["archive_to_ns"] = extent(archive)
     return Report(archive, window, filters or Filters(), overview, sections)

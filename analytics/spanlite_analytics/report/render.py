@@ -14,6 +14,7 @@ from rich.table import Table
 from spanlite.errors import UsageError
 from spanlite.timewindow import format_time
 
+from spanlite_analytics.extent import extent_words
 from spanlite_analytics.report.build import Report, Section
 from spanlite_analytics.words import plural, size_words, time_words
 
@@ -22,12 +23,14 @@ NAME_WIDTH = 60
 #: Columns that would be too much on a terminal.
 _ONLY_IN_FILES = {
     "kernels": {"min_ns", "kept", "bytes_per_s"},
-    "stages": {"wall_ns", "device_spans"},
+    "stages": {"host_ns", "device_spans"},
     "devices": {"spans", "streams", "copy_ns"},
     "slowest": {"policy"},
 }
 #: Sections that are too long for a terminal.
 _ONLY_FILES = ("stage_kernels",)
+#: Columns whose empty text is a name that is missing.
+_NAMED = ("service", "host")
 
 
 def _cell(column: str, value: Any) -> str:
@@ -46,6 +49,8 @@ def _cell(column: str, value: Any) -> str:
     if isinstance(value, (bool, np.bool_)):
         return "yes" if value else "no"
     if isinstance(value, str):
+        if not value and column in _NAMED:
+            return f"(no {column})"
         return value if len(value) <= NAME_WIDTH else value[: NAME_WIDTH - 1] + "…"
     return f"{float(value):,.0f}"
 
@@ -95,7 +100,10 @@ def heading(report: Report) -> list[str]:
         if values:
             lines.append(f"Only {word} {', '.join(values)}")
     if not seen["kept_spans"] and not seen["spans"]:
-        return [*lines, "Nothing was recorded."]
+        if "archive_from_ns" not in seen:
+            return [*lines, "Nothing was recorded."]
+        there = extent_words(seen["archive_from_ns"], seen["archive_to_ns"])
+        return [*lines, f"Nothing was recorded in this window; {there}."]
     if seen["first_ns"] is not None:
         lines.append(
             f"Spans from {format_time(seen['first_ns'])} to {format_time(seen['last_ns'])}"
@@ -106,6 +114,8 @@ def heading(report: Report) -> list[str]:
         f"{plural(seen['devices'], 'GPU')}; {plural(seen['traces'], 'trace')}, "
         f"{seen['kept_traces']:,} kept; {plural(spans, 'span')}, {kept:,} kept"
     )
+    if far := _beyond_time(seen):
+        lines.append(f"Left out, their times being centuries away: {far}")
     exact, estimate = seen["device_ns"], seen["estimated_device_ns"]
     text = f"Device time {time_words(exact)}"
     if seen["exact_minutes"] and kept != spans and exact:
@@ -114,6 +124,11 @@ def heading(report: Report) -> list[str]:
             f"({(estimate - exact) / exact * 100:+.2f} %)"
         )
     return [*lines, text]
+
+
+def _beyond_time(seen: dict[str, Any]) -> str:
+    counts = (("span", seen["spans_beyond_time"]), ("trace", seen["traces_beyond_time"]))
+    return " and ".join(plural(count, word) for word, count in counts if count)
 
 
 def _records(frame: pd.DataFrame) -> list[dict[str, Any]]:

@@ -3,6 +3,11 @@
 `r_minutes` and `r_traces` are about all spans and traces. Where an archive has no roll-ups
 or no traces (they come from the pipeline), they are estimated from the kept spans and their
 sampling weights; `exact_minutes` and `exact_traces` say which.
+
+Spans and traces whose times no clock can have shown (`beyond_time`) are left out and counted,
+since one such time would stretch every window to centuries; so are the minutes that hold them.
+
+`r_ranked` has those traces that are a request or a step: see `_BELONGS`.
 """
 
 from __future__ import annotations
@@ -23,6 +28,19 @@ DEVICE_LIST = ", ".join(quote(kind_word(kind)) for kind in DEVICE_KINDS)
 #: "layer 12", "layer_12" and "ProfilerStep#12" are one thing twelve times.
 NUMBER_AT_END = r"[\s_:#-]*\d+$"
 
+#: 146 years to either side of 1970: within it, sums and differences of times fit 64 bits.
+FAR_NS = 2**62
+_IN_TIME = " AND ".join(
+    f"{column} BETWEEN -{FAR_NS - 1} AND {FAR_NS - 1}"
+    for column in ("start_ns", "end_ns", "duration_ns")
+)
+#: Importers gather what belongs to no request and no step (a profiler's own spans, calls
+#: between steps) in one trace a second. Its root is of another kind; if it is `host`, it has
+#: a thread, which spans that OpenTelemetry sent as roots do not.
+_BELONGS = """coalesce(root_kind, '') IN ('', 'request', 'step') OR root_kind = 'host'
+    AND (service, root_name) NOT IN (SELECT (service, name) FROM r_spans
+        WHERE kind = 'host' AND parent_span_id IS NULL AND thread_id IS NOT NULL)"""
+
 _ESTIMATED_MINUTES = f"""
 SELECT start_ns // {NS_PER_MINUTE} * {NS_PER_MINUTE} AS minute_ns, service, host, device, kind,
     name, sum(sampling_weight) AS spans,
@@ -30,6 +48,11 @@ SELECT start_ns // {NS_PER_MINUTE} * {NS_PER_MINUTE} AS minute_ns, service, host
     sum(sampling_weight * duration_ns) AS duration_ns, min(duration_ns) AS min_ns,
     max(duration_ns) AS max_ns, sum(sampling_weight * coalesce(bytes, 0)) AS bytes
 FROM r_spans GROUP BY ALL
+"""
+_MINUTES = f"""
+SELECT * FROM kernel_minutes
+WHERE abs(minute_ns::HUGEINT) < {FAR_NS} AND abs(min_ns::HUGEINT) < {FAR_NS}
+    AND abs(max_ns::HUGEINT) < {FAR_NS}
 """
 _ESTIMATED_TRACES = f"""
 SELECT trace_id, min(start_ns) AS start_ns, max(end_ns) AS end_ns,
@@ -76,10 +99,10 @@ class Source:
 
     def _make_views(self, where: str) -> None:
         run = self.con.execute
-        run(f"CREATE TEMP VIEW r_spans AS SELECT * FROM spans WHERE {where}")
+        run(f"CREATE TEMP VIEW r_spans AS SELECT * FROM spans WHERE {where} AND {_IN_TIME}")
         self.exact_minutes = bool(self.value("SELECT count(*) FROM kernel_minutes"))
         self.exact_traces = bool(self.value("SELECT count(*) FROM traces"))
-        minutes = "FROM kernel_minutes" if self.exact_minutes else f"FROM ({_ESTIMATED_MINUTES})"
+        minutes = f"FROM ({_MINUTES if self.exact_minutes else _ESTIMATED_MINUTES})"
         traces = "FROM traces" if self.exact_traces else f"FROM ({_ESTIMATED_TRACES})"
         weight = "1.0" if self.exact_traces else "sampling_weight"
         # Read several times, and small next to the spans: so they are kept as tables.
@@ -87,8 +110,14 @@ class Source:
         run(
             f"CREATE TEMP TABLE r_traces AS SELECT *, {weight} AS w, "
             f"regexp_replace(coalesce(root_name, '(no root)'), '{NUMBER_AT_END}', '') AS root, "
-            f"coalesce(root_kind, '') AS root_word {traces} WHERE {where}"
+            f"coalesce(root_kind, '') AS root_word {traces} WHERE {where} AND {_IN_TIME}"
         )
+        run(f"CREATE TEMP TABLE r_ranked AS SELECT * FROM r_traces WHERE {_BELONGS}")
+
+    def beyond_time(self, table: str) -> int:
+        """Rows of `spans` or `traces` that are left out because of their times."""
+        where = f"{self.filters.sql()} AND NOT ({_IN_TIME})"
+        return int(self.value(f"SELECT count(*) FROM {table} WHERE {where}"))
 
     def frame(self, sql: str) -> pd.DataFrame:
         """The rows of a query."""

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pandas as pd
 
-from spanlite_analytics.report.attribution import DEVICE, RANGES
+from spanlite_analytics.report.attribution import DEVICE, GPU_COPY, RANGES
 from spanlite_analytics.report.source import Source, weighted_quantiles
 
 FAST, SLOW = 1, 2
@@ -25,24 +24,35 @@ def _share(values: pd.Series[float]) -> pd.Series[float]:
 
 
 def stages(frame: pd.DataFrame) -> pd.DataFrame:
-    """Device time of each stage: the innermost range around the launch, numbers cut off."""
-    device = _on_device(frame).groupby("stage", observed=True)[["spans", "busy_ns"]].sum()
-    ranges = frame[frame["kind"].isin(RANGES)]
-    wall = ranges.groupby("name", observed=True)[["spans", "wall_ns"]].sum()
-    steps = frame.loc[frame["kind"] == "step", "spans"].sum()
+    """Device time of each stage: the innermost range around the launch, numbers cut off.
+
+    `device_per_step_ns` is over the `steps` in which the stage ran; `host_mean_ns` is how long
+    its ranges took on their threads, `gpu_mean_ns` from their first kernel's start to their
+    last one's end, where the profiler recorded that.
+    """
+    sums = ["spans", "busy_ns", "step_ns", "steps"]
+    device = _on_device(frame).groupby("stage", observed=True)[sums].sum()
+
+    def ranges(*kinds: str) -> pd.DataFrame:
+        rows = frame[frame["kind"].isin(kinds)]
+        return rows.groupby("name", observed=True)[["spans", "wall_ns"]].sum()
+
+    host, gpu = ranges(*RANGES), ranges(GPU_COPY)
     out = pd.DataFrame(
         {
             "device_ns": device["busy_ns"],
             "device_spans": device["spans"],
-            "ranges": wall["spans"],
-            "wall_ns": wall["wall_ns"],
+            "steps": device["steps"],
+            "ranges": host["spans"],
+            "host_ns": host["wall_ns"],
         }
     ).fillna(0.0)
     out.insert(1, "share", _share(out["device_ns"]))
-    out.insert(2, "device_per_step_ns", out["device_ns"] / steps if steps else np.nan)
-    out["wall_mean_ns"] = out["wall_ns"] / out["ranges"].where(out["ranges"] > 0)
+    out.insert(2, "device_per_step_ns", device["step_ns"] / device["steps"].where(out["steps"] > 0))
+    out["host_mean_ns"] = out["host_ns"] / out["ranges"].where(out["ranges"] > 0)
+    out["gpu_mean_ns"] = gpu["wall_ns"] / gpu["spans"]
     out = out.rename_axis("stage").reset_index()
-    return out.sort_values(["device_ns", "wall_ns"], ascending=False, ignore_index=True)
+    return out.sort_values(["device_ns", "host_ns"], ascending=False, ignore_index=True)
 
 
 def stage_kernels(frame: pd.DataFrame) -> pd.DataFrame:
@@ -70,7 +80,7 @@ def operators(frame: pd.DataFrame) -> pd.DataFrame:
 def classify(source: Source) -> pd.DataFrame:
     """`trace_id`, `root`, `trace_class`, `w`, `duration_ns`, `host` of slow and fast traces."""
     quantiles = weighted_quantiles(
-        "r_traces",
+        "r_ranked",
         "service, root_word, root",
         "duration_ns",
         "w",
@@ -78,10 +88,10 @@ def classify(source: Source) -> pd.DataFrame:
     )
     return source.frame(f"""
         SELECT trace_id, service || ': ' || root AS root, host, duration_ns,
-            r_traces.kept, sampling_weight AS w,
+            r_ranked.kept, sampling_weight AS w,
             CASE WHEN duration_ns >= slow_ns AND duration_ns > fast_ns THEN {SLOW}
                  WHEN duration_ns <= fast_ns THEN {FAST} ELSE 0 END AS trace_class
-        FROM r_traces JOIN {quantiles} AS q USING (service, root_word, root)
+        FROM r_ranked JOIN {quantiles} AS q USING (service, root_word, root)
         WHERE q.weight >= {MIN_TRACES}""")
 
 
@@ -103,7 +113,8 @@ def slow_against_fast(frame: pd.DataFrame, traces: pd.DataFrame) -> pd.DataFrame
     totals = kept.groupby(["root", "trace_class"])[["w", "weighted_ns"]].sum()
     keys = ["root", "kind", "name", "stage"]
     columns = ["root", "stage", "kind", "name", "fast_ns", "slow_ns", "difference_ns", "share"]
-    rows = frame[frame["trace_class"] > 0]
+    # The GPU's copy of a range would count its kernels a second time.
+    rows = frame[(frame["trace_class"] > 0) & (frame["kind"] != GPU_COPY)]
     both = [r for r in rows["root"].unique() if all((r, c) in totals.index for c in (FAST, SLOW))]
     rows = rows[rows["root"].isin(both)]
     if not len(rows):

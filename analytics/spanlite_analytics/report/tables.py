@@ -21,7 +21,8 @@ def kernels(source: Source) -> pd.DataFrame:
             SELECT kind, name, sum(spans) AS calls, sum(duration_ns)::DOUBLE AS total_ns,
                 min(min_ns) AS min_ns, max(max_ns) AS max_ns, sum(bytes)::DOUBLE AS bytes
             FROM r_minutes WHERE kind IN ({DEVICE_LIST}) GROUP BY kind, name)
-        SELECT kind, name, round(calls)::BIGINT AS calls, round(total_ns)::BIGINT AS total_ns,
+        SELECT kind, name, round(calls)::BIGINT AS calls,
+            saturated(round(total_ns)::HUGEINT) AS total_ns,
             total_ns / nullif(sum(total_ns) OVER (), 0) AS share, total_ns / calls AS mean_ns,
             p50_ns, p99_ns, min_ns, max_ns, bytes / nullif(total_ns, 0) * 1e9 AS bytes_per_s,
             coalesce(kept, 0) AS kept
@@ -37,7 +38,7 @@ def devices(source: Source) -> pd.DataFrame:
     return source.frame(f"""
         WITH work AS (
             SELECT host, device, stream, kind, start_ns AS begin,
-                start_ns + greatest(duration_ns, 0) AS finish, sampling_weight AS w
+                greatest(end_ns, start_ns) AS finish
             FROM r_spans WHERE kind IN ({DEVICE_LIST}) AND device IS NOT NULL),
         reach AS (
             SELECT *, max(finish) OVER (PARTITION BY host, device ORDER BY begin, finish
@@ -45,10 +46,10 @@ def devices(source: Source) -> pd.DataFrame:
         kept AS (
             SELECT host, device, count(*) AS kept, count(DISTINCT stream) AS streams,
                 max(finish) - min(begin) AS observed_ns,
-                sum(greatest(finish - greatest(begin, coalesce(reached, begin)), 0))::BIGINT
+                saturated(sum(greatest(finish - greatest(begin, coalesce(reached, begin)), 0)))
                     AS busy_ns,
-                sum(finish - begin)::BIGINT AS device_ns,
-                sum(finish - begin) FILTER (kind IN ('memcpy', 'memset'))::BIGINT AS copy_ns,
+                saturated(sum(finish - begin)) AS device_ns,
+                saturated(sum(finish - begin) FILTER (kind IN ('memcpy', 'memset'))) AS copy_ns,
                 max(greatest(begin - reached, 0)) AS longest_gap_ns
             FROM reach GROUP BY host, device),
         everything AS (
@@ -63,9 +64,9 @@ def devices(source: Source) -> pd.DataFrame:
 
 
 def latency(source: Source) -> pd.DataFrame:
-    """Durations of whole traces (requests, steps), kept or not, by service and root."""
+    """Durations of requests and steps, whole traces, kept or not, by service and root."""
     quantiles = weighted_quantiles(
-        "r_traces",
+        "r_ranked",
         "service, root_word, root",
         "duration_ns",
         "w",
@@ -75,7 +76,7 @@ def latency(source: Source) -> pd.DataFrame:
         WITH counts AS (
             SELECT service, root_word, root, count(*) FILTER (kept) AS in_archive,
                 sum(w) FILTER (errors > 0) AS failed, sum(w * device_ns) / sum(w) AS device_mean_ns
-            FROM r_traces GROUP BY ALL)
+            FROM r_ranked GROUP BY ALL)
         SELECT service, root_word AS kind, root AS name, round(weight)::BIGINT AS traces,
             in_archive AS kept, round(coalesce(failed, 0))::BIGINT AS failed,
             p50_ns, p90_ns, p99_ns, longest_ns AS max_ns, device_mean_ns
@@ -84,11 +85,11 @@ def latency(source: Source) -> pd.DataFrame:
 
 
 def slowest(source: Source, count: int) -> pd.DataFrame:
-    """The traces that took longest; those not kept have no spans to look at."""
+    """The requests and steps that took longest; those not kept have no spans to look at."""
     return source.frame(f"""
         SELECT trace_id, service, host, root_word AS kind, coalesce(root_name, '') AS name,
             start_ns, duration_ns, device_ns, spans, errors, kept, policy
-        FROM r_traces ORDER BY duration_ns DESC, trace_id LIMIT {count}""")
+        FROM r_ranked ORDER BY duration_ns DESC, trace_id LIMIT {count}""")
 
 
 def errors(source: Source) -> pd.DataFrame:

@@ -67,6 +67,10 @@ class Archive:
                 f"'{path}' is not a SpanLite archive ({FORMAT_FILE} is missing); "
                 "`spanlite pipeline run --archive PATH` makes one"
             ) from None
+        except NotADirectoryError:
+            raise ArchiveError(f"'{path}' is a file, not a folder with an archive") from None
+        except OSError as error:
+            raise ArchiveError(f"cannot read '{marker}': {error.strerror}") from None
         except (ValueError, KeyError, TypeError) as error:
             raise ArchiveError(f"'{marker}' is damaged: {error}") from None
         if version != FORMAT_VERSION:
@@ -77,9 +81,16 @@ class Archive:
 
     @classmethod
     def create(cls, root: str | os.PathLike[str], bucket_count: int = DEFAULT_BUCKETS) -> Archive:
-        """Open the archive, or make it. Raises ArchiveError where it has other buckets."""
+        """Open the archive, or make it.
+
+        Raises ArchiveError where it has other buckets or the folder cannot be made.
+        """
         path = Path(root)
-        if (path / FORMAT_FILE).exists():
+        try:
+            exists = (path / FORMAT_FILE).exists()
+        except OSError as error:
+            raise ArchiveError(f"cannot read '{path}': {error.strerror}") from None
+        if exists:
             archive = cls.open(path)
             if archive.bucket_count != bucket_count:
                 raise ArchiveError(
@@ -88,10 +99,12 @@ class Archive:
                 )
             return archive
         check_bucket_count(bucket_count)
-        path.mkdir(parents=True, exist_ok=True)
         draft = path / f".{FORMAT_FILE}.{os.getpid()}"
-        draft.write_text(
-            json.dumps({"format_version": FORMAT_VERSION, "bucket_count": bucket_count}) + "\n"
-        )
-        draft.replace(path / FORMAT_FILE)
+        text = json.dumps({"format_version": FORMAT_VERSION, "bucket_count": bucket_count}) + "\n"
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            draft.write_text(text)
+            draft.replace(path / FORMAT_FILE)
+        except OSError as error:
+            raise ArchiveError(f"cannot make an archive at '{path}': {error.strerror}") from None
         return cls(path, bucket_count)
