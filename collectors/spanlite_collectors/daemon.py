@@ -91,7 +91,12 @@ class Daemon:
                 return
 
     def _close(self) -> None:
-        self._sink.close(self._timeout_s)
+        try:
+            self._sink.close(self._timeout_s)
+        finally:
+            self._account()
+
+    def _account(self) -> None:
         stats = self._sink.stats()
         dropped = sum(stats.dropped_spans.values())
         self._say(

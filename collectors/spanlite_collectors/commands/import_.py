@@ -4,15 +4,25 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import time
-from collections.abc import Iterator, Sequence
+import traceback
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
-from spanlite.errors import InputError, UsageError
+import pyarrow as pa
+from spanlite.cli import DEBUG_VARIABLE
+from spanlite.errors import InputError, SpanLiteError, UsageError
 
-from spanlite_collectors.delivery import KafkaSink, add_delivery_arguments, open_sink
+from spanlite_collectors.delivery import (
+    UNDELIVERABLE,
+    KafkaSink,
+    add_delivery_arguments,
+    open_sink,
+)
 from spanlite_collectors.importers import FORMATS, ImportOptions, ImportReport, import_file
 from spanlite_collectors.importers.options import REQUEST_PATTERNS, STEP_PATTERNS
 from spanlite_collectors.sinks import DiscardSink, SpanSink
@@ -66,14 +76,14 @@ class ImportCommand:
         add_delivery_arguments(parser)
 
     def run(self, args: argparse.Namespace) -> int:
-        """Import each file; 2 where one could not be, after the others."""
+        """Import each file; 2 where one could not be, or spans of it, after the others."""
         options = options_of(args)
         with _open(args) as sink:
             reports, errors = _import_all(args, options, sink)
         if args.json:
             print(json.dumps([report.to_dict() for report in reports], indent=1))
         if isinstance(sink, KafkaSink):
-            _say_delivered(sink)
+            errors += _say_delivered(sink)
         for error in errors:
             print(f"spanlite: {error}", file=sys.stderr)
         return InputError.exit_code if errors else 0
@@ -100,20 +110,60 @@ def options_of(args: argparse.Namespace) -> ImportOptions:
 
 def _import_all(
     args: argparse.Namespace, options: ImportOptions, sink: SpanSink
-) -> tuple[list[ImportReport], list[InputError]]:
+) -> tuple[list[ImportReport], list[str]]:
+    """The reports of the files that could be imported, and what to say of the others."""
     reports: list[ImportReport] = []
-    errors: list[InputError] = []
+    errors: list[str] = []
     for path in args.files:
+        counting = _CountingSink(sink)
         try:
             with _progress(path) as progress:
-                report = import_file(path, sink, options, args.format, progress)
+                report = import_file(path, counting, options, args.format, progress)
         except InputError as error:
-            errors.append(error)
+            errors.append(str(error))
+            continue
+        except SpanLiteError:
+            raise  # of the way out, which the next file would meet too
+        except Exception as error:
+            errors.append(_fault(path, error, progress.done, counting.spans))
             continue
         reports.append(report)
         if not args.json:
             print(report.table(), flush=True)
     return reports, errors
+
+
+class _CountingSink:
+    """Hands on, and knows how many spans of a file are gone when it fails after all."""
+
+    def __init__(self, sink: SpanSink) -> None:
+        self._sink, self.spans = sink, 0
+
+    def write(self, spans: pa.RecordBatch, resource: Mapping[str, Any]) -> None:
+        """Count and hand on."""
+        self.spans += spans.num_rows
+        self._sink.write(spans, resource)
+
+    def drop(self, reason: str, spans: int) -> None:
+        """Hand on."""
+        self._sink.drop(reason, spans)
+
+    def flush(self) -> None:
+        """Hand on."""
+        self._sink.flush()
+
+
+def _fault(path: Path, error: Exception, done: int, sent: int) -> str:
+    """A file that no importer foresaw: which, how far it was read, where in our code."""
+    if os.environ.get(DEBUG_VARIABLE):
+        traceback.print_exception(error)
+    at = traceback.extract_tb(error.__traceback__)[-1]
+    gone = f"{sent} spans of it were sent" if sent else "nothing of it was sent"
+    return (
+        f"{path}: cannot be imported: {type(error).__name__}: {str(error)[:200]} "
+        f"({Path(at.filename).name}:{at.lineno}, after {done} bytes); {gone}; an importer should "
+        f"say more than that, please report it (with {DEBUG_VARIABLE}=1)"
+    )
 
 
 @contextmanager
@@ -125,7 +175,8 @@ def _open(args: argparse.Namespace) -> Iterator[SpanSink]:
             yield sink
 
 
-def _say_delivered(sink: KafkaSink) -> None:
+def _say_delivered(sink: KafkaSink) -> list[str]:
+    """Say what became of the spans; what of them will never arrive comes back as errors."""
     stats = sink.stats()
     kept = f", {stats.spool_messages} batches wait in the spool" if stats.spool_messages else ""
     dropped = "".join(f", {count} {why}" for why, count in stats.dropped_spans.items())
@@ -134,6 +185,13 @@ def _say_delivered(sink: KafkaSink) -> None:
         f"{stats.delivered_bytes} bytes{kept}{dropped}",
         file=sys.stderr,
     )
+    errors = []
+    if stats.lost_spans:
+        errors.append(f"{stats.lost_spans} spans were lost: the broker refused their batches")
+    for reason, cure in UNDELIVERABLE.items():
+        if stats.dropped_spans.get(reason):
+            errors.append(f"{stats.dropped_spans[reason]} spans were dropped as {reason}: {cure}")
+    return errors
 
 
 class _Progress:
@@ -142,12 +200,14 @@ class _Progress:
     def __init__(self, path: Path) -> None:
         self._name = path.name
         self._size = path.stat().st_size if path.is_file() else 0
+        self.done = 0
         self._terminal = sys.stderr.isatty()
         self._every_s = 0.2 if self._terminal else 10.0
         self._last = time.monotonic()
         self._shown = False
 
     def __call__(self, done: int) -> None:
+        self.done = done
         now = time.monotonic()
         if now - self._last < self._every_s or not self._size:
             return

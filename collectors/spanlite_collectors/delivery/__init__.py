@@ -3,11 +3,12 @@
 from spanlite_collectors.delivery.arguments import Role, add_delivery_arguments, open_sink
 from spanlite_collectors.delivery.numbering import Numbering
 from spanlite_collectors.delivery.outbox import Outbox
-from spanlite_collectors.delivery.sink import KafkaSink, SinkStats, head_keep
+from spanlite_collectors.delivery.sink import UNDELIVERABLE, KafkaSink, SinkStats, head_keep
 from spanlite_collectors.delivery.spool import Spool, SpoolFullError
 from spanlite_collectors.delivery.transport import KafkaTransport, Message, Transport
 
 __all__ = [
+    "UNDELIVERABLE",
     "KafkaSink",
     "KafkaTransport",
     "Message",

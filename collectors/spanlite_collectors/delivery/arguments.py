@@ -19,7 +19,13 @@ from spanlite_collectors.batching import DEFAULT_BATCH_AGE_S, DEFAULT_BATCH_SPAN
 from spanlite_collectors.delivery.numbering import Numbering
 from spanlite_collectors.delivery.outbox import DEFAULT_WINDOW_BYTES, Outbox
 from spanlite_collectors.delivery.sink import KafkaSink
-from spanlite_collectors.delivery.spool import DEFAULT_SPOOL_BYTES, SUFFIX, Spool
+from spanlite_collectors.delivery.spool import (
+    DEFAULT_SPOOL_BYTES,
+    MOST_RESERVED_BYTES,
+    SUFFIX,
+    Spool,
+    SpoolBusyError,
+)
 from spanlite_collectors.delivery.transport import KafkaTransport
 
 SPOOL_VARIABLE = "SPANLITE_SPOOL"
@@ -135,6 +141,7 @@ def open_sink(args: argparse.Namespace, role: Role | str) -> KafkaSink:
     role = Role(role) if isinstance(role, str) else role
     if args.no_spool and args.spool:
         raise UsageError("--spool and --no-spool exclude each other")
+    _check_text(bootstrap=bootstrap_of(args), topic=args.topic, producer=args.producer or "")
     numbering = Numbering(
         args.producer or f"{socket.gethostname()}/{role.name}",
         args.buckets,
@@ -151,6 +158,15 @@ def open_sink(args: argparse.Namespace, role: Role | str) -> KafkaSink:
     batcher = Batcher(batch_spans=args.batch_spans, batch_age_s=args.batch_age)
     block = role.block if args.block is None else args.block
     return KafkaSink(Outbox(transport, spool), numbering, batcher, block=block)
+
+
+def _check_text(**flags: str) -> None:
+    """Raise UsageError where a word of the command line is bytes that are no text."""
+    for name, value in flags.items():
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            raise UsageError(f"--{name} is not text in UTF-8") from None
 
 
 def check_broker(
@@ -171,7 +187,11 @@ def check_broker(
 
 
 def open_spool(root: Path, topic: str, max_bytes: int) -> Spool:
-    """A spool below the folder that no other process uses; one with messages left first."""
+    """A spool below the folder that no other process uses; one with messages left first.
+
+    Raises ServiceError where the folder cannot be used.
+    """
+    reserved = min(max_bytes // 4, MOST_RESERVED_BYTES)
     base = root / re.sub(r"[^A-Za-z0-9._-]", "_", topic)
     found = sorted(path for path in base.glob("*") if path.is_dir())
     found.sort(key=lambda path: not any(path.glob(f"*{SUFFIX}")))
@@ -180,10 +200,10 @@ def open_spool(root: Path, topic: str, max_bytes: int) -> Spool:
     candidates = [*found, *(path for path in fresh if path.name not in names)]
     for folder in candidates[:-1]:
         try:
-            return Spool(folder, max_bytes=max_bytes)
-        except ServiceError:
-            continue  # Another process has it.
-    return Spool(candidates[-1], max_bytes=max_bytes)
+            return Spool(folder, max_bytes=max_bytes, reserved_bytes=reserved)
+        except SpoolBusyError:
+            continue
+    return Spool(candidates[-1], max_bytes=max_bytes, reserved_bytes=reserved)
 
 
 def _spool_dir(args: argparse.Namespace) -> Path:

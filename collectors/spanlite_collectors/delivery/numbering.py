@@ -9,6 +9,9 @@ from dataclasses import dataclass, field
 from spanlite.bucket import DEFAULT_BUCKETS, check_bucket_count
 from spanlite.v1.spanlite_pb2 import BatchHeader
 
+#: Of one reason in one header.
+_MOST_DROPS = (1 << 63) - 1
+
 
 @dataclass
 class _Row:
@@ -40,7 +43,7 @@ class Numbering:
 
     def drop(self, reason: str, spans: int) -> None:
         """Count spans for the next header."""
-        if spans:
+        if spans > 0:
             self._drops[reason] += spans
 
     @property
@@ -66,7 +69,8 @@ class Numbering:
             capture_probability=capture_probability,
         )
         for reason, count in sorted(self._drops.items()):
-            header.drops.add(reason=reason, spans=count)
+            # What is more than the field holds goes into the next header.
+            header.drops.add(reason=reason, spans=min(count, _MOST_DROPS))
         return header
 
     def commit(self, header: BatchHeader) -> None:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from spanlite.codec import read_header
 from spanlite.errors import WireError
 
-from spanlite_collectors.delivery.spool import Spool, SpoolFullError
+from spanlite_collectors.delivery.spool import Entry, Room, Spool, SpoolFullError
 from spanlite_collectors.delivery.transport import Message, Transport
 
 #: Enough to keep a broker busy across a LAN; what a crash of this process can lose.
@@ -64,6 +64,8 @@ class Outbox:
         # What an earlier run left goes first.
         self._spooling = spool is not None and spool.unread > 0
         self.counts = DeliveryCounts()
+        #: Buckets whose last numbered message is lost: no later one shows the gap yet.
+        self.gaps: set[int] = set()
 
     @property
     def on_way(self) -> tuple[int, int]:
@@ -91,19 +93,34 @@ class Outbox:
         """Whether everything is delivered or on disk."""
         return all(message.entry for message in self._on_way.values())
 
-    def has_room(self) -> bool:
+    def has_room(self, room: Room = Room.OPEN) -> bool:
         """Whether `put` may be called now."""
         if self._spooling and self.spool is not None:
-            return self.spool.has_room
+            return self.spool.has(room)
         return self._transport.ready() and self._on_way_bytes < self._window_bytes
 
-    def put(self, message: Message) -> None:
-        """Take a message; call it only after `has_room`. Raises SpoolFullError on a full disk."""
+    def put(self, message: Message, room: Room = Room.OPEN) -> None:
+        """Take a message. Raises SpoolFullError where the spool has no room; then it is not taken.
+
+        New spans come only after `has_room`; those that were taken before, when this process
+        ends, may use what the spool has in reserve.
+        """
         if self._spooling and self.spool is not None:
-            self.spool.append(message.payload)
+            self._spool_on_way(self.spool)  # what has had no room until now stays ahead
+            self.spool.append(message.payload, room=room)
             self.counts.spooled_messages += 1
         else:
             self._send(message)
+        self.gaps.discard(message.bucket)
+
+    def put_last(self, message: Message) -> None:
+        """Spool a message without spans, that only tells of others, however full it is.
+
+        Raises SpoolFullError where the disk is full. Needs a spool.
+        """
+        if self.spool is not None:
+            self.spool.append(message.payload, room=Room.ANY)
+            self.gaps.discard(message.bucket)
 
     def step(self) -> None:
         """See what was delivered; go over to the spool and back."""
@@ -124,16 +141,39 @@ class Outbox:
 
         Raises SpoolFullError when not all of it has room there.
         """
-        if self.spool is None:
-            return
+        if self.spool is not None:
+            self._spool_on_way(self.spool)
+            self.spool.sync()
+
+    def _spool_on_way(self, spool: Spool) -> None:
         for message in self._on_way.values():
             if message.entry is None:
-                message.entry = self.spool.append(message.payload, unread=False)
-                self.counts.spooled_messages += 1
-        self.spool.sync()
+                message.entry = self._spool_one(spool, message)
+
+    def spool_rest(self) -> int:
+        """Like `spool_all`, at the end: what has no room is given up. The spans lost."""
+        lost = 0
+        for message in self._on_way.values():
+            if message.entry is not None:
+                continue
+            try:
+                if self.spool is None:
+                    raise SpoolFullError("no spool")
+                message.entry = self._spool_one(self.spool, message)
+            except SpoolFullError:
+                lost += message.spans
+                self.gaps.add(message.bucket)
+            else:
+                self.gaps.discard(message.bucket)
+        return lost
+
+    def _spool_one(self, spool: Spool, message: Message) -> Entry:
+        entry = spool.append(message.payload, unread=False, room=Room.RESERVED)
+        self.counts.spooled_messages += 1
+        return entry
 
     def close(self) -> None:
-        """Let go of the broker and the spool; call `spool_all` first."""
+        """Let go of the broker and the spool; call `spool_rest` first."""
         self._transport.close()
         if self.spool is not None:
             self.spool.close()
@@ -153,6 +193,9 @@ class Outbox:
         if self._finish(message):
             self.counts.rejected_messages += 1
             self.counts.rejected_spans += message.spans
+            later = any(other.bucket == message.bucket for other in self._on_way.values())
+            if message.spans and not later:
+                self.gaps.add(message.bucket)
 
     def restarted(self) -> None:
         """Send again, in the same order, what is not known to be delivered."""

@@ -14,20 +14,28 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 from spanlite.codec import Batch, encode_batch
-from spanlite.errors import ServiceError
+from spanlite.errors import ServiceError, WireError
 from spanlite.schema import SPAN_SCHEMA
 
 from spanlite_collectors.batching import Batcher, Ready, hashes_of, split_by_bucket
 from spanlite_collectors.delivery.numbering import Numbering
 from spanlite_collectors.delivery.outbox import Outbox
-from spanlite_collectors.delivery.spool import SpoolFullError
-from spanlite_collectors.delivery.transport import Message
+from spanlite_collectors.delivery.spool import Room, SpoolFullError
+from spanlite_collectors.delivery.transport import MAX_MESSAGE_BYTES, Message
 from spanlite_collectors.sinks import CAPTURE_WEIGHT
 
 #: How often the delivery thread looks after batches that grow old and messages on their way.
 _STEP_S = 0.02
 #: Well below the topic's 16 MiB; zstd makes it smaller still.
 MAX_PAYLOAD_BYTES = 8 << 20
+#: A span that alone makes a larger batch than this can never be sent: the topic's limit, less
+#: what Kafka puts around a message.
+MAX_SPAN_BYTES = MAX_MESSAGE_BYTES - (4 << 10)
+#: Reasons of drops that no waiting cures, and what does.
+UNDELIVERABLE = {
+    "too_large": "one span and its resource must fit 16 MiB; shorten its texts at their source",
+    "malformed": "they hold what a batch has no form for; please report it",
+}
 #: How long `close` waits for a broker when there is no spool to put the rest into.
 CLOSE_TIMEOUT_S = 30.0
 
@@ -72,6 +80,18 @@ def _covered_share(resource: Mapping[str, Any]) -> float:
     return 1 / weight if isinstance(weight, int | float) and weight > 1 else 0.0
 
 
+_NO_SPANS = pa.RecordBatch.from_pylist([], SPAN_SCHEMA)
+
+
+def _encoded(batch: Batch) -> tuple[bytes, str]:
+    """(payload, why it should not be sent as it is, or nothing)."""
+    try:
+        payload = encode_batch(batch)
+    except WireError as error:
+        return b"", error.reason
+    return payload, "too_large" if len(payload) > MAX_PAYLOAD_BYTES else ""
+
+
 class KafkaSink:
     """A SpanSink that delivers to Kafka, in order for each bucket.
 
@@ -90,6 +110,7 @@ class KafkaSink:
         self._drops: Counter[str] = Counter()
         self._fault: Exception | None = None
         self._closing = threading.Event()
+        self._room = Room.OPEN
         self._thread = threading.Thread(target=self._run, name="delivery", daemon=True)
         self._thread.start()
 
@@ -119,7 +140,7 @@ class KafkaSink:
         """Return when everything written is delivered or on disk. Raises ServiceError."""
         with self._changed:
             self._send(list(self._batcher.take_all()))
-            self._send_drops()
+            self._send_told()
             while not (self._outbox.idle or (self._outbox.spooling and self._outbox.safe)):
                 self._check()
                 self._wait()
@@ -133,14 +154,16 @@ class KafkaSink:
             return
         with self._changed:
             # A daemon that is told to stop does not wait for a broker that is away.
-            patient, self._block = self._block, False
+            patient, self._block, self._room = self._block, False, Room.RESERVED
+            before = self._without_room()
             self._send(list(self._batcher.take_all()))
-            self._send_drops()
+            dropped = self._without_room() - before
+            self._send_told()
             self._wait_delivered(timeout_s, patient)
         self._closing.set()
         self._thread.join()
         try:
-            self._spool_rest()
+            self._end(dropped)
         finally:
             self._outbox.close()
 
@@ -191,7 +214,7 @@ class KafkaSink:
 
     def _admit(self) -> bool:
         """Wait for room; False where there is none and the caller does not want to wait."""
-        while not self._outbox.has_room():
+        while not self._outbox.has_room(self._room):
             self._check()
             full = self._outbox.spooling or self._outbox.spool is None
             if full and not self._block and self._outbox.stalled:
@@ -204,29 +227,50 @@ class KafkaSink:
         spans = ready.spans
         share = _covered_share(ready.resource)
         header = self._numbering.peek_header(ready.bucket, spans.num_rows, share)
-        payload = encode_batch(Batch(header, spans, ready.resource))
-        if len(payload) > MAX_PAYLOAD_BYTES and spans.num_rows > 1:
-            half = spans.num_rows // 2
-            for part in (spans.slice(0, half), spans.slice(half)):
-                self._send([Ready(ready.bucket, ready.resource, part)])
+        payload, fault = _encoded(Batch(header, spans, ready.resource))
+        if fault and spans.num_rows > 1:
+            _, hopeless = _encoded(Batch(header, spans.slice(0, 0), ready.resource))
+            if not hopeless:
+                half = spans.num_rows // 2
+                self._send_parts(ready, [spans.slice(0, half), spans.slice(half)])
+                return
+        if fault and not 0 < len(payload) <= MAX_SPAN_BYTES:
+            self._count_drop(fault, spans.num_rows)
             return
-        self._numbering.commit(header)
         try:
-            self._outbox.put(Message(ready.bucket, spans.num_rows, payload))
+            message = Message(ready.bucket, spans.num_rows, payload)
+            self._outbox.put(message, self._room)
         except SpoolFullError:
-            # The number is given: the job sees the gap and counts it as lost on the wire.
-            self._stats.lost_spans += spans.num_rows
+            self._count_drop("spool_full", spans.num_rows)
+        else:
+            self._numbering.commit(header)
 
-    def _send_drops(self) -> None:
-        """Where no span is left to carry the drops, an empty batch does."""
-        if self._numbering.has_drops and self._outbox.has_room():
-            none = pa.RecordBatch.from_pylist([], SPAN_SCHEMA)
-            self._send_one(Ready(0, {}, none))
+    def _send_parts(self, ready: Ready, parts: list[pa.RecordBatch]) -> None:
+        batches = [Ready(ready.bucket, ready.resource, part) for part in parts]
+        if threading.current_thread() is not self._thread:
+            self._send(batches)
+            return
+        for batch in batches:  # this thread must never wait for itself
+            self._send_one(batch)
+
+    def _send_told(self) -> None:
+        """Where no span is left to carry drops, or to show that others are lost, an empty batch."""
+        for bucket in self._untold():
+            if self._outbox.has_room(self._room):
+                self._send_one(Ready(bucket, {}, _NO_SPANS))
+
+    def _untold(self) -> list[int]:
+        """Buckets that need an empty batch; the first of them carries the drops."""
+        drops = {0} if self._numbering.has_drops and not self._outbox.gaps else set()
+        return sorted(self._outbox.gaps | drops)
 
     def _count_drop(self, reason: str, spans: int) -> None:
         if spans:
             self._drops[reason] += spans
             self._numbering.drop(reason, spans)
+
+    def _without_room(self) -> int:
+        return self._drops["spool_full"] + self._drops["queue_full"]
 
     def _wait_delivered(self, timeout_s: float, patient: bool) -> None:
         deadline = time.monotonic() + timeout_s
@@ -242,16 +286,40 @@ class KafkaSink:
         if self._fault is not None:
             raise ServiceError(f"delivery has stopped: {self._fault}") from self._fault
 
-    def _spool_rest(self) -> None:
-        if self._outbox.spool is not None:
-            self._outbox.spool_all()
+    def _end(self, dropped: int) -> None:
+        """Spool what is on its way, and the account of what has no room."""
+        lost = self._outbox.spool_rest()
+        self._stats.lost_spans += lost
+        told = self._spool_told()
+        if not dropped + lost and told:
             return
-        messages, _ = self._outbox.on_way
-        if messages:
+        what = f"{dropped + lost} spans that were taken could not be delivered"
+        if not dropped + lost:
+            what = "how many spans were dropped could not be told"
+        if self._outbox.spool is None:
             raise ServiceError(
-                f"{messages} batches could not be delivered; start the broker and run it "
-                f"again, or give --spool a folder that keeps them"
+                f"{what}, and nothing tells the ledger; start the broker first, or give --spool a "
+                "folder that keeps them"
             )
+        ledger = "the next run tells the ledger" if told else "nothing tells the ledger"
+        raise ServiceError(
+            f"{what}, and the spool {self._outbox.spool.folder} has no room for more; {ledger}; "
+            "give it more with --spool-bytes"
+        )
+
+    def _spool_told(self) -> bool:
+        """Spool empty batches with the drops and for the gaps; False where some cannot be."""
+        for bucket in self._untold():
+            if self._outbox.spool is None:
+                return False
+            header = self._numbering.peek_header(bucket, 0)
+            payload = encode_batch(Batch(header, _NO_SPANS, {}))
+            try:
+                self._outbox.put_last(Message(bucket, 0, payload))
+            except SpoolFullError:
+                return False
+            self._numbering.commit(header)
+        return True
 
     def _run(self) -> None:
         while not self._closing.wait(_STEP_S):

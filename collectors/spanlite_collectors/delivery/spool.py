@@ -18,12 +18,15 @@ import struct
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
 
 import snappy
 from spanlite.errors import ServiceError, SpanLiteError
 
 DEFAULT_SPOOL_BYTES = 4 << 30
+#: At most so much, and a quarter, is kept free for what was taken when the rest is full.
+MOST_RESERVED_BYTES = 256 << 20
 #: Small segments, since a crash repeats at most what is left of them.
 SEGMENT_BYTES = 16 << 20
 SUFFIX = ".spool"
@@ -39,6 +42,21 @@ _HEAD_BYTES = len(_STREAM_START) + len(_SIZE_CHUNK) + _SIZE.size
 
 class SpoolFullError(SpanLiteError):
     """No room: the limit is reached, or the disk is full."""
+
+
+class SpoolBusyError(ServiceError):
+    """Another process has the folder."""
+
+
+class Room(Enum):
+    """What part of the spool a record may be put into."""
+
+    #: New records: all but the reserve.
+    OPEN = "open"
+    #: Records of spans that were taken already: the reserve too.
+    RESERVED = "reserved"
+    #: The few hundred bytes that tell of spans that had no room.
+    ANY = "any"
 
 
 @dataclass(eq=False)
@@ -60,7 +78,9 @@ class Entry:
 class Spool:
     """A first-in, first-out queue of byte strings on disk. Not thread-safe.
 
-    Opening it takes the folder for this process alone; ServiceError where another has it.
+    Opening it takes the folder for this process alone; ServiceError where another has it
+    (`SpoolBusyError`) or it cannot be used. `reserved_bytes` of `max_bytes` are free for
+    records with `Room.RESERVED`.
     """
 
     def __init__(
@@ -68,20 +88,25 @@ class Spool:
         folder: Path,
         *,
         max_bytes: int = DEFAULT_SPOOL_BYTES,
+        reserved_bytes: int = 0,
         segment_bytes: int = SEGMENT_BYTES,
     ) -> None:
         self.folder = folder
         self._max_bytes, self._segment_bytes = max_bytes, segment_bytes
+        self._reserved_bytes = reserved_bytes
         self.torn_records = 0  # records that a crash or the disk has damaged
         self.torn_bytes = 0
-        folder.mkdir(parents=True, exist_ok=True)
         self._lock = _lock(folder)
         self._unread: deque[Entry] = deque()
         self._segments: dict[Path, _Segment] = {}
         self._writer: int | None = None
         self._tail: _Segment | None = None
         self._dirty = False
-        self._scan()
+        try:
+            self._scan()
+        except OSError as error:
+            os.close(self._lock)
+            raise _unusable(error, folder) from None
 
     @property
     def size_bytes(self) -> int:
@@ -100,16 +125,21 @@ class Spool:
 
     @property
     def has_room(self) -> bool:
-        """Whether one more record may be appended."""
-        return self.size_bytes < self._max_bytes
+        """Whether one more new record may be appended."""
+        return self.has(Room.OPEN)
 
-    def append(self, record: bytes, *, unread: bool = True) -> Entry:
+    def has(self, room: Room) -> bool:
+        """Whether one more record may be appended there."""
+        kept_free = self._reserved_bytes if room is Room.OPEN else 0
+        return room is Room.ANY or self.size_bytes < self._max_bytes - kept_free
+
+    def append(self, record: bytes, *, unread: bool = True, room: Room = Room.OPEN) -> Entry:
         """Write a record at the end. Raises SpoolFullError; then nothing was written.
 
         `unread=False` is for a record that is on its way already: it will not be popped
         in this run, but is there for the next one until `done`.
         """
-        if not self.has_room:
+        if not self.has(room):
             raise SpoolFullError(f"the spool {self.folder} holds its {self._max_bytes} bytes")
         framed = _frame(record)
         segment, writer = self._open_tail()
@@ -211,16 +241,27 @@ class Spool:
 def _as_full(error: OSError, folder: Path) -> SpanLiteError:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return SpoolFullError(f"the disk that holds the spool {folder} is full")
-    return ServiceError(f"the spool {folder} cannot be written: {error}")
+    return _unusable(error, folder)
+
+
+def _unusable(error: OSError, folder: Path) -> ServiceError:
+    return ServiceError(
+        f"the spool {folder} cannot be used: {error.strerror}; give --spool a folder that can be "
+        "written, or --no-spool"
+    )
 
 
 def _lock(folder: Path) -> int:
-    lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o644)
+    except OSError as error:
+        raise _unusable(error, folder) from None
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         os.close(lock)
-        raise ServiceError(f"another process uses the spool {folder}") from None
+        raise SpoolBusyError(f"another process uses the spool {folder}") from None
     return lock
 
 

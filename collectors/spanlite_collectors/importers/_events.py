@@ -23,6 +23,26 @@ CHUNK = 1 << 14
 NO_LAUNCH = (0,) * len(LAUNCH_COLUMNS)
 
 
+class BadRecordError(Exception):
+    """A record that cannot become a span; the rest of its file can. `reason` is for the ledger."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+#: What reading a record of the wrong shape raises, and an attribute nested too deeply.
+SHAPE_ERRORS = (
+    BadRecordError, ValueError, TypeError, KeyError, AttributeError, ArithmeticError,
+    RecursionError,
+)  # fmt: skip
+
+
+def reason_of(error: Exception) -> str:
+    """Why a record is refused whose reading raised one of SHAPE_ERRORS."""
+    return error.reason if isinstance(error, BadRecordError) else "unreadable_record"
+
+
 #: One row as a reader makes it: the fields of EVENT in order, `scope` last.
 Row: TypeAlias = tuple[int | bool, ...]
 
@@ -52,6 +72,21 @@ EVENT = np.dtype(
         ("scope", "i4"),
     ]
 )
+_INT64 = 1 << 63
+#: Where the archive holds less than the row, since -1 is "none" and is stored as 0.
+_LARGEST = {"device": (1 << 31) - 2, "context": (1 << 32) - 2, "stream": (1 << 63) - 2}
+
+
+def _limits(name: str, kind: np.dtype[Any]) -> tuple[int, int]:
+    if name in _LARGEST:
+        return -1, _LARGEST[name]
+    if kind.kind == "b":
+        return 0, 1
+    return int(np.iinfo(kind).min), int(np.iinfo(kind).max)
+
+
+#: Smallest and largest value of each field of EVENT.
+_LIMITS = [_limits(name, EVENT[name]) for name in EVENT.names or ()]
 
 
 def event_row(
@@ -76,24 +111,51 @@ def event_row(
     bytes: int = 0,
     copy_kind: int = 0,
     flags: int = 0,
+    base_ns: int = 0,
 ) -> Row:
-    """One row. The defaults mean "none"; `start` and `duration` are ns on the file's clock.
+    """One row. The defaults mean "none"; `start` and `duration` are ns after `base_ns`.
 
     `name`, `attributes` and `launch` are numbers in Strings and Launches; `process` is the
     reader's own count (-1 on a device row: that of its launch). A device row is joined to
     its launch by `correlation`, or to an operator by `external`; any other row is nested in
     its thread. A `free_range` may overlap others of its thread (NVTX start/end), so it
     gets no children.
+
+    Raises BadRecordError where a value is no whole number or its column cannot hold it.
     """
-    return (
+    check_times(start, duration, base_ns)
+    row = (
         kind, start, duration, name, process, thread, on_device, free_range, attributes, status,
         device, context, stream, correlation, external, graph_id, graph_node, launch, bytes,
         copy_kind, flags, -1,
     )  # fmt: skip
+    for value, (low, high) in zip(row, _LIMITS, strict=True):
+        if not isinstance(value, int) or not low <= value <= high:
+            raise BadRecordError("unreadable_record")
+    return row
+
+
+def check_times(start: int, duration: int, base_ns: int) -> None:
+    """Raise BadRecordError unless start, end and duration in Unix ns fit 64 bits with sign."""
+    if type(start) is not int or type(duration) is not int:
+        raise BadRecordError("unreadable_time")
+    if not fits_int64(start, duration, start + duration, start + base_ns,
+                      start + duration + base_ns):  # fmt: skip
+        raise BadRecordError("invalid_time")
+
+
+def fits_int64(*values: int) -> bool:
+    """Whether each of the numbers fits 64 bits with sign."""
+    return min(values) >= -_INT64 and max(values) < _INT64
 
 
 #: Kinds that open a trace of their own.
 SCOPE_KINDS = (SpanKind.STEP, SpanKind.REQUEST)
+
+
+def is_u32(value: Any) -> bool:
+    """Whether it is a whole number that 32 bits hold."""
+    return type(value) is int and 0 <= value < 1 << 32
 
 
 class Strings:
@@ -103,7 +165,9 @@ class Strings:
         self._codes: dict[str, int] = {}
 
     def code(self, text: str) -> int:
-        """The number of a text."""
+        """The number of a text. Raises BadRecordError where it is none."""
+        if type(text) is not str:
+            raise BadRecordError("unreadable_record")
         return self._codes.setdefault(text, len(self._codes))
 
     def texts(self) -> list[str]:
@@ -118,8 +182,16 @@ class Launches:
         self._codes: dict[tuple[int, ...], int] = {NO_LAUNCH: 0}
 
     def code(self, config: tuple[int, ...]) -> int:
-        """The number of a configuration, in the order of LAUNCH_COLUMNS."""
-        return self._codes.setdefault(config, len(self._codes))
+        """The number of a configuration, in the order of LAUNCH_COLUMNS.
+
+        Raises BadRecordError where it is not twelve whole numbers of 32 bits.
+        """
+        code = self._codes.get(config)
+        if code is None:
+            if len(config) != len(NO_LAUNCH) or not all(map(is_u32, config)):
+                raise BadRecordError("unreadable_record")
+            code = self._codes[config] = len(self._codes)
+        return code
 
     def table(self) -> npt.NDArray[np.uint32]:
         """All configurations, shape (n, 12)."""

@@ -17,6 +17,7 @@ from typing import Any
 from spanlite.errors import InputError
 
 from spanlite_collectors.importers._files import SourceFile
+from spanlite_collectors.importers._json_text import SURROGATE_ESCAPES, without_surrogates
 
 _SPACE = " \t\n\r"
 _COMMA = re.compile(r"[ \t\n\r]*,[ \t\n\r]*(?=[^ \t\n\r])")
@@ -31,6 +32,7 @@ class JsonStream:
         self._source = source
         self._decode = codecs.getincrementaldecoder("utf-8-sig")("replace").decode
         self._scan = json.JSONDecoder(parse_float=Decimal).raw_decode
+        self._scan_any = json.JSONDecoder(parse_float=_fraction, parse_int=_whole).raw_decode
         self._text, self._at, self._passed = "", 0, 0
         self._ended = False
 
@@ -63,7 +65,7 @@ class JsonStream:
             raise self._error("", cut=True)
         while True:
             try:
-                value, end = self._scan(self._text, self._at)
+                value, end = self._scanned()
             except (json.JSONDecodeError, RecursionError) as error:
                 if len(self._text) - self._at < MAX_ELEMENT and self._more():
                     continue
@@ -73,6 +75,18 @@ class JsonStream:
                 continue
             self._at = end
             return value
+
+    def _scanned(self) -> tuple[Any, int]:
+        """The value at the cursor and where it ends, with numbers of any size and whole text."""
+        try:
+            value, end = self._scan(self._text, self._at)
+        except json.JSONDecodeError:
+            raise
+        except (ValueError, ArithmeticError):  # of a number; the scanner that takes any is slow
+            value, end = self._scan_any(self._text, self._at)
+        if any(self._text.find(escape, self._at, end) >= 0 for escape in SURROGATE_ESCAPES):
+            value = without_surrogates(value)
+        return value, end
 
     def elements(self) -> Iterator[Any]:
         """The elements of the array that starts here."""
@@ -136,6 +150,22 @@ class JsonStream:
             f"{self._source.path}: not valid JSON at character {self.position}: {what}; "
             "nothing of it was sent"
         )
+
+
+def _whole(text: str) -> int | Decimal:
+    """A whole number; one of more digits than Python turns into an int stays a Decimal."""
+    try:
+        return int(text)
+    except ValueError:
+        return _fraction(text)
+
+
+def _fraction(text: str) -> Decimal:
+    """A number; one beyond what a Decimal can hold is infinite, or 0."""
+    try:
+        return Decimal(text)
+    except ArithmeticError:
+        return Decimal(float(text))
 
 
 def _shown(text: str) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 from spanlite.kinds import CopyKind, SpanKind
 from spanlite.schema import LAUNCH_COLUMNS
 
-from spanlite_collectors.importers._events import Launches, Strings
+from spanlite_collectors.importers._events import Launches, Strings, is_u32
 from spanlite_collectors.importers._json_text import to_json
 
 _U32 = 0xFFFFFFFF
@@ -142,7 +142,7 @@ class ArgsReader:
         except TypeError:
             return False
         if code is None:
-            if len(config) != len(LAUNCH_COLUMNS) or not all(map(_is_u32, config)):
+            if len(config) != len(LAUNCH_COLUMNS) or not all(map(is_u32, config)):
                 return False
             code = self._known_launches[config] = self._launch(config)
         out[_LAUNCH] = code
@@ -179,7 +179,3 @@ def copy_kind(text: str) -> int:
         return 0
     word = f"{found[1][0]}TO{found[2][0]}"
     return int(CopyKind[word]) if word in CopyKind.__members__ else 0
-
-
-def _is_u32(value: Any) -> bool:
-    return type(value) is int and 0 <= value <= _U32

@@ -70,7 +70,7 @@ class Found:
 
 
 class SpanTable:
-    """Host spans by key, for the device rows that come after. 31 bytes an entry."""
+    """Host spans by key, for the device rows that come after. 33 bytes an entry."""
 
     def __init__(self, keys: U64) -> None:
         """`keys` are those that device rows will ask for, sorted."""
@@ -79,7 +79,7 @@ class SpanTable:
         self._span_id = np.zeros(count, dtype=np.uint64)
         self._start = np.zeros(count, dtype=np.int64)
         self._trace = np.zeros(count, dtype=np.uint32)
-        self._process = np.zeros(count, dtype=np.int16)
+        self._process = np.zeros(count, dtype=np.int32)
         self._kind = np.full(count, _UNFILLED, dtype=np.uint8)
 
     def fill(self, keys: U64, rows: Rows, span_id: U64, trace: I64) -> None:

@@ -8,6 +8,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from spanlite.errors import InputError
+
+from spanlite_collectors.importers._events import fits_int64
+
 _FETCH = 8192
 _RANGE_COLUMNS = {"start", "end", "globalTid", "nameId"}
 
@@ -74,7 +78,7 @@ class Database:
         return self._labels[table].get(-1 if number is None else number, str(number))
 
     def base_ns(self) -> int:
-        """Unix ns of time 0 of the export; 0 where it does not say.
+        """Unix ns of time 0 of the export; 0 where it does not say. Raises InputError.
 
         Times are on the system's own clock, which the session start ties to UTC, or count
         from the session start where they were normalised or the release is older.
@@ -82,7 +86,14 @@ class Database:
         for row in self.rows("TARGET_INFO_SESSION_START_TIME"):
             normalised = self._setting("EXPORT_PARAM_TIME_NORMALIZE") == "true"
             clock = 0 if normalised else row.get("systemClockNs") or 0
-            return int(row.get("utcEpochNs") or 0) - int(clock)
+            epoch = row.get("utcEpochNs") or 0
+            if type(epoch) is int and type(clock) is int and fits_int64(epoch - clock):
+                return epoch - clock
+            raise InputError(
+                f"{self.path}: its session starts at no Unix time in ns (utcEpochNs "
+                f"{str(epoch)[:40]!r}, systemClockNs {str(clock)[:40]!r}), so no event has a "
+                "time; export it again; nothing of it was sent"
+            )
         return 0
 
     def _setting(self, name: str) -> str | None:

@@ -20,7 +20,14 @@ from spanlite_collectors.sinks import SpanSink
 
 #: Refusals of what the source calls a span; the ledger hears of them. Anything else that
 #: is refused (instants, counters, ...) never was one.
-LOST_SPANS = ("duplicate", "invalid_id", "invalid_time", "unreadable_time", "end_without_begin")
+LOST_SPANS = (
+    "duplicate",
+    "invalid_id",
+    "invalid_time",
+    "unreadable_time",
+    "unreadable_record",
+    "end_without_begin",
+)
 
 _Importer = Callable[[Path, SpanSink, ImportOptions, Progress], ImportReport]
 _IMPORTERS: dict[str, _Importer] = {

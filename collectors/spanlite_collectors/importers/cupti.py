@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -13,9 +12,15 @@ from spanlite.flags import SpanFlag
 from spanlite.kinds import CopyKind, SpanKind, SpanStatus
 
 from spanlite_collectors.importers._assemble import Assembler
-from spanlite_collectors.importers._events import event_row
+from spanlite_collectors.importers._events import (
+    SHAPE_ERRORS,
+    BadRecordError,
+    event_row,
+    is_u32,
+    reason_of,
+)
 from spanlite_collectors.importers._files import Progress, SourceFile, no_progress
-from spanlite_collectors.importers._json_text import to_json
+from spanlite_collectors.importers._json_text import load_json, to_json
 from spanlite_collectors.importers._nvtx import split_name
 from spanlite_collectors.importers.options import ImportOptions
 from spanlite_collectors.importers.report import ImportReport
@@ -67,10 +72,10 @@ def import_cupti(
             if line.strip():
                 reader.line(path, number, line)
         reader.close()
+        assembler.finish(source.digest(), 0, reader.resources(path))
         if reader.dropped:
             sink.drop("cupti_dropped", reader.dropped)
             report.notes.append(f"CUPTI itself dropped {reader.dropped} records")
-        assembler.finish(source.digest(), 0, reader.resources(path))
     return report
 
 
@@ -97,31 +102,41 @@ class _Reader:
         }
 
     def line(self, path: Path, number: int, line: bytes) -> None:
-        """Take in one line."""
+        """Take in one line. Raises InputError where it is no record at all."""
         try:
-            record = json.loads(line)
+            record = load_json(line)
             kind = record["t"]
-            convert = self._kinds.get(kind)
-            if convert:
-                convert(record)
-                self._counts[kind] += 1
-            else:
-                self._context(kind, record)
         except (ValueError, KeyError, TypeError) as error:
             what = f"no {error}" if isinstance(error, KeyError) else str(error)
             raise InputError(
                 f"{path}: line {number} is not a CUPTI record ({what}); "
                 f"{number - 1} lines before it could be read, nothing was sent"
             ) from None
+        if not isinstance(kind, str):
+            self._report.refused("not a word", "unknown_record")
+            return
+        try:
+            self._record(kind, record)
+        except SHAPE_ERRORS as error:
+            reason = reason_of(error) if kind in self._kinds else "unreadable_context"
+            self._report.refused(kind, reason)
+
+    def _record(self, kind: str, record: _Record) -> None:
+        convert = self._kinds.get(kind)
+        if convert is None:
+            self._context(kind, record)
+            return
+        convert({name: value for name, value in record.items() if value is not None})
+        self._counts[kind] += 1
 
     def _context(self, kind: str, record: _Record) -> None:
         if kind not in ("process", "clock", "stats"):
             self._report.refused(str(kind), "unknown_record")
             return
         if kind == "process":
-            self._process.update(record)
+            self._process.update(_process(record))
         elif kind == "stats":
-            self.dropped += int(record.get("dropped", 0))
+            self.dropped += _count(record.get("dropped", 0))
         self._report.used(kind)
 
     def close(self) -> None:
@@ -132,8 +147,10 @@ class _Reader:
                 self._report.left_out[name] += count
 
     def _add(self, kind: SpanKind, record: _Record, name: str, **fields: Any) -> None:
-        start, end = int(record["start"]), record.get("end")
-        duration, flags = (int(end) - start, 0) if end else (0, int(SpanFlag.PARTIAL))
+        start, end = record.get("start"), record.get("end")
+        if type(start) is not int or (end is not None and type(end) is not int):
+            raise BadRecordError("unreadable_time")
+        duration, flags = (end - start, 0) if end else (0, int(SpanFlag.PARTIAL))
         if duration < 0:
             flags |= SpanFlag.NEGATIVE_DURATION
         if start == 0:
@@ -180,8 +197,8 @@ class _Reader:
         )
 
     def _memcpy(self, record: _Record) -> None:
-        kind = int(record.get("copy_kind", 0))
-        kind = kind if kind in range(len(CopyKind)) else 0
+        kind = record.get("copy_kind", 0)
+        kind = kind if type(kind) is int and kind in range(len(CopyKind)) else 0
         word = CopyKind(kind).name if kind else ""
         attributes = {"src": _memory(record, "src_kind"), "dst": _memory(record, "dst_kind")}
         self._add(
@@ -207,7 +224,7 @@ class _Reader:
 
     def _sync(self, record: _Record) -> None:
         kind = record.get("type", 0)
-        word = _SYNCS[kind] if kind in range(len(_SYNCS)) else f"sync {kind}"
+        word = _SYNCS[kind] if kind in range(len(_SYNCS)) else f"sync {_count(kind)}"
         self._add(SpanKind.SYNC, record, word, **_failed(record), **self._place(record))
 
     def _graph(self, record: _Record) -> None:
@@ -227,18 +244,19 @@ class _Reader:
 
     def _overhead(self, record: _Record) -> None:
         kind = record.get("kind", 0)
-        self._process.setdefault("pid", record.get("pid"))
         self._add(
             SpanKind.OVERHEAD,
             record,
-            _OVERHEADS.get(kind, f"overhead {kind}"),
+            _OVERHEADS.get(kind) or f"overhead {_count(kind)}",
             process=0,
             thread=record.get("tid", 0) & _U64,
             correlation=record.get("corr", 0),
         )
+        for name, value in _process({"pid": record.get("pid")}).items():
+            self._process.setdefault(name, value)
 
     def _nvtx(self, record: _Record) -> None:
-        split = split_name(str(record["name"]))
+        split = split_name(record["name"])
         for word in split.left_out:
             self._report.left_out[word] += 1
         attributes = {
@@ -260,11 +278,26 @@ class _Reader:
     def resources(self, path: Path) -> list[Mapping[str, Any]]:
         """The resource of the one process."""
         out = self._options.resource(path, "cupti")
-        if self._process.get("pid"):
-            out["process.pid"] = int(self._process["pid"])
-        if self._process.get("exe"):
-            out["process.executable.name"] = Path(str(self._process["exe"])).name
+        if "pid" in self._process:
+            out["process.pid"] = self._process["pid"]
+        if "exe" in self._process:
+            out["process.executable.name"] = Path(self._process["exe"]).name
         return [self._options.named(out)]
+
+
+def _count(value: Any) -> int:
+    """A number of things, or that of an unnamed kind. Raises BadRecordError."""
+    if type(value) is not int or not 0 <= value < 1 << 63:
+        raise BadRecordError("unreadable_record")
+    return value
+
+
+def _process(record: _Record) -> _Record:
+    """`pid` and `exe`, where the record says them. Raises BadRecordError."""
+    pid, exe = record.get("pid") or None, record.get("exe") or None
+    if not (pid is None or is_u32(pid)) or not (exe is None or isinstance(exe, str)):
+        raise BadRecordError("unreadable_record")
+    return {name: value for name, value in (("pid", pid), ("exe", exe)) if value is not None}
 
 
 def _failed(record: _Record) -> dict[str, Any]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 
 from spanlite.errors import InputError
 
 from spanlite_collectors.importers._files import peek
+from spanlite_collectors.importers._json_text import load_json
 
 FORMATS = ("kineto", "nsys", "otlp", "cupti", "requests")
 _SQLITE = b"SQLite format 3\0"
@@ -58,7 +58,7 @@ def _of_json(head: bytes) -> str:
     if b'"resourceSpans"' in head or b'"resource_spans"' in head:
         return "otlp"
     try:
-        record = json.loads(head.split(b"\n", 1)[0])
+        record = load_json(head.split(b"\n", 1)[0])
     except ValueError:
         return "kineto"
     if isinstance(record, dict) and "t" in record:

@@ -20,6 +20,7 @@ from spanlite.flags import SpanFlag
 from spanlite.kinds import SpanKind
 
 from spanlite_collectors.importers._assemble import Assembler
+from spanlite_collectors.importers._events import SHAPE_ERRORS, Row, fits_int64, reason_of
 from spanlite_collectors.importers._files import Progress, SourceFile, no_progress
 from spanlite_collectors.importers._json_stream import JsonStream
 from spanlite_collectors.importers._kineto_args import COPY_KIND, NOTHING, ArgsReader, copy_kind
@@ -30,6 +31,8 @@ from spanlite_collectors.sinks import SpanSink
 _INT64 = 1 << 63
 _U64 = (1 << 64) - 1
 _LIMIT_US = Decimal(_INT64)
+#: Within this (146 years) a base and an event's times add up to what 64 bits hold.
+_FAR_NS = 1 << 62
 
 #: (kind, placed on a device) of each category. Anything else is a host range.
 _CATEGORIES: dict[str, tuple[SpanKind, bool]] = {
@@ -93,12 +96,20 @@ class _Reader:
         self._open: dict[tuple[Any, ...], list[dict[str, Any]]] = defaultdict(list)
         self._kept: dict[str, int] = defaultdict(int)
         self._used: dict[str, int] = defaultdict(int)
+        #: Spans so far away that only the base, which may stand last, decides: (category, row).
+        self._far: list[tuple[str, Row]] = []
 
     @property
     def base_ns(self) -> int:
-        """What event times count from, Unix ns."""
-        base = self._metadata.get("baseTimeNanoseconds", 0)
-        return base if type(base) is int and abs(base) < _INT64 else 0
+        """What event times count from, Unix ns. Raises InputError where it is no time."""
+        base = self._metadata.get("baseTimeNanoseconds")
+        base = 0 if base is None else base
+        if type(base) is not int or abs(base) > _FAR_NS:
+            raise InputError(
+                f"{self._path}: baseTimeNanoseconds is {str(base)[:40]}, which is no Unix time in "
+                "ns, so no event has a time; nothing of it was sent"
+            )
+        return base
 
     @property
     def count(self) -> int:
@@ -131,12 +142,18 @@ class _Reader:
                 self._report.refused("not an object", "not_an_event")
                 continue
             phase = event.get("ph")
-            if phase == "X":
-                self._span(event, event.get("dur"))
-            elif phase in ("s", "t", "f"):
-                used[f"flow ({event.get('cat', '')})"] += 1
-            else:
-                self._other(event, phase)
+            try:
+                if phase == "X":
+                    self._span(event, event.get("dur"))
+                elif phase in ("s", "t", "f"):
+                    used[f"flow ({event.get('cat', '')})"] += 1
+                else:
+                    self._other(event, phase)
+            except SHAPE_ERRORS as error:
+                self._refuse(event, error)
+
+    def _refuse(self, event: dict[str, Any], error: Exception) -> None:
+        self._report.refused(str(event.get("cat", "")), reason_of(error))
 
     def _other(self, event: dict[str, Any], phase: Any) -> None:
         if phase in ("B", "b"):
@@ -164,22 +181,43 @@ class _Reader:
             return
         begin = waiting.pop()
         self._used["end of a span"] += 1
+        try:
+            self._pair(begin, event)
+        except SHAPE_ERRORS as error:
+            self._refuse(begin, error)
+
+    def _pair(self, begin: dict[str, Any], event: dict[str, Any]) -> None:
         start, end = _time_ns(begin.get("ts")), _time_ns(event.get("ts"))
         if isinstance(event.get("args"), dict):
-            begin["args"] = {**(begin.get("args") or {}), **event["args"]}
+            before = begin.get("args")
+            before = before if isinstance(before, dict) else {}
+            begin["args"] = {**before, **event["args"]}
         known = start is not None and end is not None
         self._span(begin, Decimal((end or 0) - (start or 0)) / 1000 if known else None)
 
     def close(self) -> None:
         """Take in what never ended, and the counts."""
-        for waiting in self._open.values():
-            for begin in waiting:
+        for begin in (begin for waiting in self._open.values() for begin in waiting):
+            try:
                 self._span(begin, None)
+            except SHAPE_ERRORS as error:
+                self._refuse(begin, error)
+        self._take_far()
         for category, count in self._kept.items():
             self._report.kept(category, count)
         for what, count in self._used.items():
             self._report.used(what, count)
         self._report.left_out.update(self._args.left_out())
+
+    def _take_far(self) -> None:
+        base = self.base_ns
+        for category, row in self._far:
+            start, duration = row[1], row[2]
+            if fits_int64(start + base, start + duration + base):
+                self._kept[category] += 1
+                self._append(row)
+            else:
+                self._report.refused(category, "invalid_time")
 
     def _span(self, event: dict[str, Any], raw_duration: Any) -> None:
         category, name = event.get("cat", ""), event.get("name", "")
@@ -192,7 +230,6 @@ class _Reader:
         kind, on_device = _CATEGORIES.get(category, _OTHER)
         if category == "user_annotation":
             kind = self._options.kind_of_range(name)
-        self._kept[category] += 1
         args = event.get("args")
         fields = self._args.read(args, kind, category) if type(args) is dict else list(NOTHING)
         if on_device:
@@ -204,10 +241,13 @@ class _Reader:
         if fields[0] < 0:
             fields[0] = self._args.category(category, kind)
         free = event["ph"] == "b"
-        self._append(
-            (kind, start, duration, self._text(name), process, thread, on_device, free,
-             *fields, flags, -1)
-        )  # fmt: skip
+        row = (kind, start, duration, self._text(name), process, thread, on_device, free,
+               *fields, flags, -1)  # fmt: skip
+        if -_FAR_NS <= start <= _FAR_NS and -_FAR_NS <= start + duration <= _FAR_NS:
+            self._kept[category] += 1
+            self._append(row)
+        else:
+            self._far.append((category, row))
 
     def _process(self, pid: Any) -> int:
         number = self._pids.get(pid) if type(pid) is int else None
@@ -225,7 +265,7 @@ class _Reader:
 
     def _of_process(self, pid: str) -> dict[str, Any]:
         out: dict[str, Any] = {}
-        if pid.isdecimal():
+        if len(pid) < 19 and pid.isascii() and pid.isdigit():
             out["process.pid"] = int(pid)
         if self._process_names.get(pid):
             out["process.executable.name"] = self._process_names[pid]
@@ -264,7 +304,7 @@ def _times(ts: Any, dur: Any) -> tuple[int | None, int, int]:
         duration, flags = 0, flags | SpanFlag.PARTIAL
     if duration < 0:
         flags |= SpanFlag.NEGATIVE_DURATION
-    if not (-_INT64 <= start < _INT64 and -_INT64 <= start + duration < _INT64):
+    if not fits_int64(start, duration, start + duration):
         return None, 0, 0
     return start, duration, flags
 
@@ -291,7 +331,7 @@ def _pair_key(event: dict[str, Any]) -> tuple[Any, ...]:
     if event.get("ph") in ("B", "E"):
         return "track", str(event.get("pid")), str(event.get("tid"))
     ids = event.get("id2") or event.get("id")
-    return "async", event.get("cat"), event.get("name"), str(ids)
+    return "async", str(event.get("cat")), str(event.get("name")), str(ids)
 
 
 def _thread(tid: Any) -> int:
@@ -301,6 +341,7 @@ def _thread(tid: Any) -> int:
 
 @lru_cache(1 << 16)
 def _named_thread(text: str) -> int:
-    if text.lstrip("-").isdecimal():
+    # What is longer is a name made of digits, not a number that a system gave.
+    if len(text) < 40 and text.isascii() and text.removeprefix("-").isdigit():
         return int(text) & _U64
     return zlib.crc32(text.encode(errors="replace"))

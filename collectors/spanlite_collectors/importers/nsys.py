@@ -8,7 +8,7 @@ from __future__ import annotations
 import sqlite3
 from collections import Counter
 from collections.abc import Callable, Mapping
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,12 @@ from spanlite.flags import SpanFlag
 from spanlite.kinds import SpanKind, SpanStatus
 
 from spanlite_collectors.importers._assemble import Assembler
-from spanlite_collectors.importers._events import event_row
+from spanlite_collectors.importers._events import (
+    SHAPE_ERRORS,
+    BadRecordError,
+    event_row,
+    reason_of,
+)
 from spanlite_collectors.importers._files import Progress, file_digest, no_progress
 from spanlite_collectors.importers._json_text import to_json
 from spanlite_collectors.importers._nsys_tables import Database
@@ -49,10 +54,11 @@ def import_nsys(
             closing(Database(path)) as database,
             Assembler(sink, report, True) as assembler,
         ):
-            reader = _Reader(database, assembler, report, options)
+            base_ns = database.base_ns()
+            reader = _Reader(database, assembler, report, options, base_ns)
             reader.read(progress, path.stat().st_size)
-            assembler.finish(digest, database.base_ns(), reader.resources(path))
-    except sqlite3.DatabaseError as error:
+            assembler.finish(digest, base_ns, reader.resources(path))
+    except sqlite3.Error as error:
         raise InputError(
             f"{path}: not a readable sqlite file ({error}); make it anew with "
             "`nsys export --type sqlite`; nothing of it was sent"
@@ -69,8 +75,10 @@ class _Reader:
         assembler: Assembler,
         report: ImportReport,
         options: ImportOptions,
+        base_ns: int,
     ) -> None:
         self._database, self._report, self._options = database, report, options
+        self._base_ns = base_ns
         self._append = assembler.events.append
         self._text = assembler.strings.code
         self._launch = assembler.launches.code
@@ -110,7 +118,10 @@ class _Reader:
     def _table(self, name: str, convert: Callable[[_Row], str | None]) -> None:
         kept, refused = 0, Counter[str]()
         for row in self._database.rows(name):
-            reason = _bad_time(row) or convert(row)
+            try:
+                reason = _bad_time(row) or convert(row)
+            except SHAPE_ERRORS as error:
+                reason = reason_of(error)
             if reason is None:
                 kept += 1
             else:
@@ -143,7 +154,8 @@ class _Reader:
         attributes = fields.pop("attributes", None)
         if attributes:
             fields["attributes"] = self._text(to_json(attributes))
-        self._append(event_row(kind, start, duration, self._text(name), flags=flags, **fields))
+        fields |= {"flags": flags, "base_ns": self._base_ns}
+        self._append(event_row(kind, start, duration, self._text(name), **fields))
 
     def _place(self, row: _Row) -> dict[str, Any]:
         """Columns that all device tables share."""
@@ -298,7 +310,8 @@ class _Reader:
 
     def _read_domains(self) -> None:
         for row in self._database.rows("NVTX_EVENTS", "eventType = 75"):
-            self._domains[_domain_key(row)] = row.get("text") or self._string(row, "textId")
+            with suppress(*SHAPE_ERRORS):  # a domain without a readable name has none
+                self._domains[_domain_key(row)] = row.get("text") or self._string(row, "textId")
 
     def _string(self, row: _Row, *columns: str) -> str:
         for column in columns:
@@ -312,6 +325,8 @@ class _Reader:
     def _process(self, global_id: int | None) -> int:
         if global_id is None:
             return -1
+        if type(global_id) is not int:
+            raise BadRecordError("unreadable_record")
         return self._processes.setdefault(global_id & _PROCESS_MASK, len(self._processes))
 
     def resources(self, path: Path) -> list[Mapping[str, Any]]:
@@ -338,5 +353,5 @@ def _bad_time(row: _Row) -> str | None:
     return None
 
 
-def _or(value: Any, default: int) -> int:
-    return default if value is None else int(value)
+def _or(value: Any, default: int) -> Any:
+    return default if value is None else value

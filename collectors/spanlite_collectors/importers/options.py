@@ -12,6 +12,8 @@ from typing import Any
 from spanlite.errors import UsageError
 from spanlite.kinds import SpanKind
 
+from spanlite_collectors.importers._json_text import without_surrogates
+
 #: Names of ranges that are one engine step: torch.profiler's own, vLLM's, and the usual.
 STEP_PATTERNS = (
     r"ProfilerStep#\d+",
@@ -65,7 +67,9 @@ class ImportOptions:
             out["service.name"] = self.service or str(fallback)
         if self.host:
             out["host.name"] = self.host
-        return out
+        # Names of files and words of a command line are any bytes, not always text.
+        whole: dict[str, Any] = without_surrogates(out)
+        return whole
 
 
 def _compile(patterns: Sequence[str]) -> re.Pattern[str]:

@@ -120,10 +120,16 @@ def _json_groups(path: Path, progress: Progress) -> Iterator[ResourceSpans]:
             for key, value in stream.members(lambda k: k in ("resourceSpans", "resource_spans")):
                 if key in ("resourceSpans", "resource_spans"):
                     found = True
-                    for item in value:
+                    for item in _array(path, value):
                         yield _from_json(path, item, stream)
     if not found:
         raise InputError(f"{path}: no resourceSpans in it, so it holds no OTLP traces")
+
+
+def _array(path: Path, value: Any) -> Iterator[Any]:
+    if value is not None and not isinstance(value, Iterator):
+        raise InputError(f"{path}: resourceSpans is not an array, so it holds no OTLP traces")
+    return value or iter(())
 
 
 def _from_json(path: Path, item: Any, stream: JsonStream) -> ResourceSpans:

@@ -20,7 +20,14 @@ def parse_resource_spans(item: Any) -> ResourceSpans:
                 for link in _list(span, "links"):
                     _ids_to_base64(link)
         return ParseDict(item, ResourceSpans(), ignore_unknown_fields=True)
-    except (ParseError, ValueError, TypeError, AttributeError) as error:
+    except (
+        ParseError,
+        ValueError,
+        TypeError,
+        AttributeError,
+        ArithmeticError,
+        RecursionError,
+    ) as error:
         raise ValueError(str(error)) from None
 
 

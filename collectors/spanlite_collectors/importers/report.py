@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
+from spanlite_collectors.importers._json_text import whole_text
+
 
 @dataclass
 class KindCount:
@@ -43,6 +45,10 @@ class ImportReport:
     start_ns: int | None = None
     end_ns: int | None = None
     notes: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        # A file's name is any bytes; what of it is no text cannot be printed.
+        self.path = whole_text(self.path)
 
     @property
     def spans(self) -> int:

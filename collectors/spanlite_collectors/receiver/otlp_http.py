@@ -6,9 +6,12 @@ with one connection that it keeps, and all time goes into decoding and delivery 
 
 from __future__ import annotations
 
+import re
+import socket
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler
 from typing import Any, Protocol
 
@@ -31,6 +34,12 @@ MAX_CONNECTIONS = 128
 #: A connection that says nothing for this long is closed.
 IDLE_TIMEOUT_S = 60
 RETRY_AFTER_S = 5
+#: What a refused sender may still be sending is read and thrown away, so that it gets to the
+#: answer: so many bytes and seconds at most.
+DRAIN_BYTES = 256 << 20
+DRAIN_S = 10
+#: A length of more digits is larger than any limit.
+_LENGTH_DIGITS = 18
 
 
 class ReceiverMetrics(Protocol):
@@ -158,6 +167,11 @@ class _Handler(BaseHTTPRequestHandler):
             return self._refuse(refusal)
         except ServiceError as error:
             return self._refuse(Refusal(503, str(error), RETRY_AFTER_S))
+        except OSError:
+            raise  # of the connection: nobody is there to be told
+        except Exception as error:
+            # Ours, and never the sender's; it shows in the metrics as a status of 500.
+            return self._refuse(Refusal(500, f"internal error: {type(error).__name__}"))
         kind = self._content_type
         self._answer(200, *body.encode(body.partial_success(refused), kind))
         return 200
@@ -184,13 +198,19 @@ class _Handler(BaseHTTPRequestHandler):
         return dict(conversion.refused)
 
     def _read_body(self) -> bytes:
-        length = self.headers.get("Content-Length")
-        if length is None:
+        if "Transfer-Encoding" in self.headers:
+            # With both, two programs may read two different requests.
+            given = "Content-Length" in self.headers
+            raise Refusal(400 if given else 411, "send a Content-Length and no Transfer-Encoding")
+        lengths = set(self.headers.get_all("Content-Length", []))
+        if not lengths:
             raise Refusal(411, "send a Content-Length")
-        if not length.isdecimal():
-            raise Refusal(400, f"Content-Length '{length}' is not a number")
-        if int(length) > self.server.max_body_bytes:
-            raise Refusal(413, f"{length} bytes; the limit is {self.server.max_body_bytes}")
+        length = lengths.pop()
+        if lengths or not re.fullmatch("[0-9]+", length):
+            raise Refusal(400, f"Content-Length '{length[:40]}' is not one number")
+        limit = self.server.max_body_bytes
+        if len(length.lstrip("0")) > _LENGTH_DIGITS or int(length) > limit:
+            raise Refusal(413, f"the body is larger than the limit of {limit} bytes")
         data = self.rfile.read(int(length))
         if len(data) < int(length):
             raise Refusal(400, f"{len(data)} of {length} bytes came")
@@ -203,7 +223,21 @@ class _Handler(BaseHTTPRequestHandler):
         self._answer(
             refusal.status, *body.encode_status(str(refusal), self._content_type), headers=extra
         )
+        self._drain()
         return refusal.status
+
+    def _drain(self) -> None:
+        """Read what the sender is still sending: closing now would break its pipe unanswered."""
+        deadline, left = time.monotonic() + DRAIN_S, DRAIN_BYTES
+        with suppress(OSError):
+            self.wfile.flush()
+            self.connection.shutdown(socket.SHUT_WR)
+            self.connection.settimeout(1)
+            while left > 0 and time.monotonic() < deadline:
+                data = self.connection.recv(1 << 16)
+                if not data:
+                    return
+                left -= len(data)
 
     def _answer(
         self, status: int, data: bytes, kind: str, headers: Mapping[str, str] | None = None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import io
 import json
 import zlib
 
@@ -12,11 +14,11 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceResponse,
 )
 
+from spanlite_collectors.importers._json_text import load_json
 from spanlite_collectors.importers.otlp_json import parse_resource_spans
 
 PROTOBUF = "application/x-protobuf"
 JSON = "application/json"
-_GZIP_WINDOW = 16 + zlib.MAX_WBITS
 
 
 class Refusal(Exception):  # noqa: N818  it is an answer, and often not an error of ours
@@ -33,15 +35,16 @@ def unpack(body: bytes, encoding: str, limit_bytes: int) -> bytes:
         return body
     if encoding != "gzip":
         raise Refusal(415, f"content encoding '{encoding}': send gzip or none")
-    unzip = zlib.decompressobj(_GZIP_WINDOW)
     try:
-        plain = unzip.decompress(body, limit_bytes)
-        if unzip.unconsumed_tail:
-            raise Refusal(413, f"more than {limit_bytes} bytes when unpacked")
-        if not unzip.eof:
-            raise Refusal(400, "the gzip body is cut off")
-    except zlib.error as error:
-        raise Refusal(400, f"the body is not gzip: {error}") from None
+        # A gzip body may be several members one after the other, and all of it must be gzip.
+        with gzip.GzipFile(fileobj=io.BytesIO(body)) as file:
+            plain = file.read(limit_bytes + 1)
+    except EOFError:
+        raise Refusal(400, "the gzip body is cut off") from None
+    except (gzip.BadGzipFile, zlib.error) as error:
+        raise Refusal(400, f"the body is not gzip to its end: {error}") from None
+    if len(plain) > limit_bytes:
+        raise Refusal(413, f"more than {limit_bytes} bytes when unpacked")
     return plain
 
 
@@ -65,7 +68,7 @@ def media_type(content_type: str) -> str:
 
 def _from_json(body: bytes) -> ExportTraceServiceRequest:
     try:
-        document = json.loads(body)
+        document = load_json(body)
         groups = document.get("resourceSpans") or document.get("resource_spans") or []
         spans = [parse_resource_spans(item) for item in groups]
     except (ValueError, AttributeError, TypeError, RecursionError) as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from typing import Any
 
@@ -16,13 +17,17 @@ from spanlite.errors import WireError
 from spanlite.schema import LAUNCH_COLUMNS, MINUS_ONE_IS_NONE
 from spanlite.v1 import spanlite_pb2 as pb
 
+#: How JSON begins to spell a surrogate.
+_SURROGATE_ESCAPES = ("\\ud", "\\uD")
+
 
 def encode_batch(batch: Batch) -> bytes:
     """Encode spans in SPAN_SCHEMA, all of header.bucket, in their row order.
 
     The header's `span_count` and `schema_version` are filled in. Raises WireError
     (`too_large`) where there are more than MAX_SPANS spans, and (`malformed`) where a
-    device, context or stream is below -1.
+    device, context or stream is below -1, or a text is none: JSON can spell half a character
+    ("\\ud800"), which fails in whoever writes it as UTF-8 later.
     """
     spans = batch.spans
     if spans.num_rows > MAX_SPANS:
@@ -32,10 +37,39 @@ def encode_batch(batch: Batch) -> bytes:
     header.schema_version, header.span_count = SCHEMA_VERSION, spans.num_rows
     columns, launches = _wire_columns(spans)
     head = pb.SpanBatch(header=header, launches=launches)
-    for key, value in batch.resource.items():
-        head.resource.keys.append(key)
-        head.resource.values_json.append(json.dumps(value, separators=(",", ":")))
+    try:
+        for key, value in batch.resource.items():
+            head.resource.keys.append(key)
+            head.resource.values_json.append(_checked(json.dumps(value, separators=(",", ":"))))
+        _check_attributes(spans.column("attributes"), columns["strings"])
+    except UnicodeEncodeError as error:
+        raise WireError("malformed", f"a text with half a character: {error}") from None
     return bytes(head.SerializeToString() + _serialise(columns))
+
+
+def _checked(text: str) -> str:
+    """JSON, unless it spells half a character. Raises UnicodeEncodeError."""
+    if any(escape in text for escape in _SURROGATE_ESCAPES):
+        json.dumps(json.loads(text), ensure_ascii=False).encode()
+    return text
+
+
+def _check_attributes(column: pa.Array, strings: pa.StringArray) -> None:
+    """Raise UnicodeEncodeError where attributes spell half a character.
+
+    `strings` are the texts that go into the batch; one look at their bytes tells that none does.
+    """
+    data = strings.buffers()[2]
+    raw = b"" if data is None else memoryview(data).tobytes()
+    if not any(escape.encode() in raw for escape in _SURROGATE_ESCAPES):
+        return
+    if not isinstance(column, pa.DictionaryArray):
+        column = column.dictionary_encode()
+    used = column.dictionary.take(column.indices.unique().drop_null())
+    for text in used.drop_null().to_pylist():
+        # Of text that is no JSON, or too deep for a reader, nobody decodes an escape.
+        with contextlib.suppress(json.JSONDecodeError, RecursionError):
+            _checked(text)
 
 
 def _serialise(columns: dict[str, Any]) -> bytes:

@@ -203,7 +203,8 @@ class TestWithoutBroker:
     def test_without_a_spool_the_loss_is_an_error(self, make_spans: MakeSpans) -> None:
         sink = self.open("--no-spool")
         sink.write(make_spans(10), {})
-        sink.close(timeout_s=1)
+        with pytest.raises(ServiceError, match="10 spans that were taken could not be delivered"):
+            sink.close(timeout_s=1)
         assert sink.stats().dropped_spans == {"queue_full": 10}
 
     def test_two_processes_get_two_spools(self, tmp_path: Path) -> None:

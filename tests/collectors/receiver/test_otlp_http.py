@@ -168,6 +168,15 @@ GZIP = {"Content-Encoding": "gzip"}
         (b"plain text", GZIP, 400, "not gzip"),
         (gzip.compress(b"x" * 99)[:-9], GZIP, 400, "cut off"),
         (gzip.compress(bytes(LIMIT * 5)), GZIP, 413, "unpacked"),
+        (gzip.compress(bytes(LIMIT * 2)) * 3, GZIP, 413, "unpacked"),
+        (gzip.compress(b"") + b"junk", GZIP, 400, "to its end"),
+        (gzip.compress(b"") + gzip.compress(b"x" * 99)[:-9], GZIP, 400, "cut off"),
+        (gzip.compress(b"x" * 99)[:-8] + bytes(8), GZIP, 400, "not gzip"),
+        (bytes(LIMIT * 100), {}, 413, "limit"),
+        (b"x", {"Content-Length": "9" * 5000}, 413, "limit"),
+        (b"x", {"Content-Length": "\u00b2"}, 400, "not one number"),
+        (b"x", {"Content-Length": "-1"}, 400, "not one number"),
+        (b"0\r\n\r\n", {"Content-Length": "5", "Transfer-Encoding": "chunked"}, 400, "no Transfer"),
         (bytes(LIMIT + 1), {}, 413, "limit"),
     ],
 )
@@ -180,6 +189,45 @@ def test_bad_requests(
     assert receiver.sink.written == []
     # And it still works.
     assert receiver.send(request().SerializeToString())[0].status == 200
+
+
+def test_a_gzip_body_of_several_members_is_read_to_its_end(receiver: Receiver) -> None:
+    parts = [request(bytes([n]) * 16).SerializeToString() for n in (1, 2, 3)]
+    for cut in (parts, [parts[0][:7], parts[0][7:] + parts[1], b"", parts[2]]):
+        before = receiver.sink.span_count
+        body = b"".join(gzip.compress(part) for part in cut)
+        assert receiver.send(body, GZIP)[0].status == 200
+        assert receiver.sink.span_count == before + 3
+
+
+def test_two_lengths_are_refused(receiver: Receiver) -> None:
+    with socket.create_connection(receiver.server.server_address[:2], timeout=30) as raw:
+        raw.sendall(b"POST /v1/traces HTTP/1.1\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\n")
+        assert raw.recv(1000).startswith(b"HTTP/1.1 400 ")
+
+
+def test_half_a_character_becomes_a_replacement(receiver: Receiver) -> None:
+    body = (
+        b'{"resourceSpans": [{"resource": {"attributes": [{"key": "\\udc00k", "value": '
+        b'{"stringValue": "a\\ud800"}}]}, "scopeSpans": [{"spans": [{"traceId": "%s", "spanId": '
+        b'"0000000000000001", "name": "\\uDFFF", "startTimeUnixNano": "1", "endTimeUnixNano": "2", '
+        b'"attributes": [{"key": "e", "value": {"stringValue": "\\ud83d\\ude00"}}]}]}]}]}'
+    ) % (b"01" * 16)
+    assert receiver.send(body, {"Content-Type": JSON})[0].status == 200
+    [(spans, resource)] = receiver.sink.written
+    assert resource == {"\ufffdk": "a\ufffd"}
+    assert spans.column("name").to_pylist() == ["\ufffd"]
+    assert json.loads(spans.column("attributes")[0].as_py()) == {"e": "\U0001f600"}
+
+
+def test_a_fault_of_ours_is_answered(receiver: Receiver) -> None:
+    class Broken(MemorySink):
+        def write(self, spans: pa.RecordBatch, resource: Mapping[str, Any]) -> None:
+            raise KeyError("no such thing")
+
+    receiver.server.sink = Broken()
+    answer, data = receiver.send(request().SerializeToString())
+    assert answer.status == 500 and b"KeyError" in data
 
 
 def test_an_error_is_a_google_rpc_status(receiver: Receiver) -> None:

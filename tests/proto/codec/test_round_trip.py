@@ -246,6 +246,30 @@ def test_numbers_below_none_are_refused(name: str) -> None:
             encode(batch)
 
 
+@pytest.mark.parametrize("half", ["\ud800", ["a", {"b\udfff": 1}]])
+def test_half_a_character_is_refused(half: Any) -> None:
+    """JSON can spell it, UTF-8 cannot: whoever decoded it could not write it again."""
+    batch = one_bucket(spans_of(2, attributes=["{}", json.dumps({"a": half})]))
+    with pytest.raises(WireError, match="half a character"):
+        encode_batch(batch)
+    sound = one_bucket(spans_of(1, attributes=["{}"]))
+    for resource in ({"a": half}, {"a\udfff": 1}):
+        with pytest.raises(WireError, match="half a character"):
+            encode_batch(Batch(sound.header, sound.spans, resource))
+
+
+@pytest.mark.parametrize(
+    "text", ['{"a":"\\ud83d\\ude00"}', '{"a":"\\\\ud800"}', "\\ud800", '{"a":"\\ud800', ""]
+)
+def test_what_only_looks_like_half_a_character_is_kept(text: str) -> None:
+    batch = one_bucket(spans_of(1, attributes=[text], name=["\\ud800"]))
+    resource = {"pair": "\U0001f600", "spelt": "\\ud800"}
+    again = decode_batch(encode_batch(Batch(batch.header, batch.spans, resource)))
+    assert again.resource == resource
+    assert again.spans.column("attributes").to_pylist() == [text]
+    assert again.spans.column("name").to_pylist() == ["\\ud800"]
+
+
 @given(st.lists(U64, max_size=20).map(lambda v: np.array(v, np.uint64)))
 @example(np.array([0, U64_MAX, 0], np.uint64))
 def test_delta_is_a_bijection(values: Any) -> None:
