@@ -219,6 +219,17 @@ def full_archive(decode_archive: Path, tmp_path_factory: pytest.TempPathFactory)
     """The decode archive with traces and roll-ups, as the pipeline would have made them."""
     root = tmp_path_factory.mktemp("full") / "archive"
     shutil.copytree(decode_archive, root)
+    add_roll_ups(root)
+    return root
+
+
+@pytest.fixture(scope="session")
+def with_roll_ups() -> Callable[[Path], None]:
+    return add_roll_ups
+
+
+def add_roll_ups(root: Path) -> None:
+    """The traces and roll-ups that the pipeline makes of an archive's spans."""
     traces = query(
         root,
         """SELECT trace_id, min(start_ns) AS start_ns, max(end_ns) AS end_ns, count(*) AS spans,
@@ -239,7 +250,6 @@ def full_archive(decode_archive: Path, tmp_path_factory: pytest.TempPathFactory)
     builder = Builder(root)
     builder.traces(*traces.to_dict("records"))
     builder.minutes(*minutes.to_dict("records"))
-    return root
 
 
 @pytest.fixture(scope="session")

@@ -130,6 +130,15 @@ def test_the_gpu_copy_of_a_range_is_no_second_range(build: Any) -> None:
     assert (table["attention"]["steps"], table["attention"]["device_per_step_ns"]) == (2, 15_000)
 
 
+def test_a_range_on_several_streams_is_one_on_the_gpu(build: Any) -> None:
+    rows = with_gpu_copies(step(0, ("ffn", "gemm", 30_000, 7)))
+    copy = rows[-1]
+    other = copy | {"span_id": 77, "start_ns": copy["start_ns"] + 15_000, "duration_ns": 25_000}
+    build.spans(*rows, other)
+    ffn = by(build_report(build.archive)["stages"], "stage")["ffn"]
+    assert (ffn["ranges"], ffn["host_mean_ns"], ffn["gpu_mean_ns"]) == (1, 50_000, 40_000)
+
+
 def test_a_step_counts_once_for_all_kernels_of_a_stage(build: Any) -> None:
     build.spans(
         *step(0, ("ffn", "gemm", 30_000, 7), ("ffn", "act", 10_000, 7), sampling_weight=3.0)

@@ -15,7 +15,7 @@ import pandas as pd
 import pyarrow as pa
 from spanlite.kinds import DEVICE_KINDS, kind_word
 
-from spanlite_analytics.intervals import I64
+from spanlite_analytics.intervals import I64, ends_of
 from spanlite_analytics.report.source import NUMBER_AT_END, Source
 from spanlite_analytics.tree import (
     NO_ROW,
@@ -116,6 +116,7 @@ def _attributed(table: pa.Table, classes: dict[str, tuple[int, str]]) -> pd.Data
     parents = parent_rows(_integers(table, "span_id"), _integers(table, "parent"), traces)
     threadless = table.column("threadless").to_numpy()
     copies = copies_on_device(parents, _is(kinds, kind_words, RANGES), names, threadless)
+    counted, durations = _one_copy_a_range(copies, parents, starts, durations)
     parents[copies] = NO_ROW  # a copy's time is not its range's
     on_device = _is(kinds, kind_words, DEVICE)
     weight = table.column("sampling_weight").to_numpy()
@@ -152,7 +153,7 @@ def _attributed(table: pa.Table, classes: dict[str, tuple[int, str]]) -> pd.Data
             "name": _category(np.where(numbered, tidy_codes, raw_codes), words),
             "stage": _category(stage, words),
             "operator": _category(above(("operator",), ""), words),
-            "spans": weight,
+            "spans": np.where(counted, weight, 0.0),
             "kept": np.ones(len(weight), np.int64),
             "busy_ns": weight * busy,
             "wall_ns": weight * wall,
@@ -160,6 +161,22 @@ def _attributed(table: pa.Table, classes: dict[str, tuple[int, str]]) -> pd.Data
             "steps": np.where(_first_of_each(stage, step, in_step), weight, 0.0),
         }
     )
+
+
+def _one_copy_a_range(copies: Mask, parents: I64, starts: I64, durations: I64) -> tuple[Mask, I64]:
+    """(rows that count, durations): a range has a copy on each stream, here one over all."""
+    rows = np.flatnonzero(copies)
+    counted, durations = np.ones(len(copies), bool), durations.copy()
+    if len(rows) == 0:
+        return counted, durations
+    above, first, place = np.unique(parents[rows], return_index=True, return_inverse=True)
+    begin = np.full(len(above), np.iinfo(np.int64).max)
+    end = np.full(len(above), np.iinfo(np.int64).min)
+    np.minimum.at(begin, place.reshape(-1), starts[rows])
+    np.maximum.at(end, place.reshape(-1), ends_of(starts[rows], durations[rows]))
+    counted[rows], durations[rows] = False, 0
+    counted[rows[first]], durations[rows[first]] = True, end - begin
+    return counted, durations
 
 
 def _first_of_each(stage: I64, step: I64, mask: Mask) -> Mask:
