@@ -8,6 +8,7 @@ and holds the digest, which is checked when it is read. The same plan gives the 
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from dataclasses import dataclass, field
@@ -29,6 +30,8 @@ from spanlite_replay.work import STREAM_KEY, THREAD_KEY, EdgeKind, Edges, Work, 
 SUFFIX = ".slplan"
 FORMAT = 1
 METADATA_KEY = b"spanlite.plan"
+#: SHA-256 of that entry: Parquet's own checksums cover the pages alone.
+CHECK_KEY = b"spanlite.plan_check"
 _FATES = [fate.name.lower() for fate in Fate]
 _EDGES = [kind.name.lower() for kind in EdgeKind]
 _WAITS_FOR = pa.list_(
@@ -54,7 +57,9 @@ def write_plan(plan: Plan, provenance: Provenance, path: Path) -> None:
     """Write the file, whole or not at all. Raises UsageError where it cannot be written."""
     if path.suffix != SUFFIX:
         raise UsageError(f"--out '{path}' must end in {SUFFIX}")
-    table = _rows(plan).replace_schema_metadata({METADATA_KEY: _head(plan, provenance)})
+    head = _head(plan, provenance)
+    metadata = {METADATA_KEY: head, CHECK_KEY: hashlib.sha256(head).hexdigest().encode()}
+    table = _rows(plan).replace_schema_metadata(metadata)
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         pq.write_table(table, draft, compression="zstd", write_page_checksum=True)
@@ -88,11 +93,14 @@ def _read(path: Path) -> tuple[dict[str, Any], pa.Table]:
         raise InputError(f"there is no plan '{path}'; `spanlite plan save` makes one")
     try:
         with pq.ParquetFile(path, page_checksum_verification=True) as file:
-            metadata = (file.metadata.metadata or {}).get(METADATA_KEY)
+            entries = file.metadata.metadata or {}
+            metadata = entries.get(METADATA_KEY)
             if metadata is None:
                 raise InputError(
                     f"'{path}' is Parquet, but no plan: `spanlite plan save` makes one"
                 )
+            if entries.get(CHECK_KEY) != hashlib.sha256(metadata).hexdigest().encode():
+                raise InputError(f"'{path}' is damaged: save the plan again")
             head = json.loads(metadata)
             if head.get("format") != FORMAT:
                 raise InputError(

@@ -118,12 +118,19 @@ def test_any_parquet_reader_can_look_at_it(plan: Plan, tmp_path: Path) -> None:
     assert waits and all(one["kind"] == "observed" and one["inferred"] for one in waits)
 
 
-@pytest.mark.parametrize("where", [0.1, 0.5, 0.9, 0.99])
-def test_a_damaged_file_is_refused(plan: Plan, tmp_path: Path, where: float) -> None:
+@pytest.mark.parametrize("where", ["provenance", "digest", "plan_start_ns", "plan_waits_for"])
+def test_a_damaged_file_is_refused(plan: Plan, tmp_path: Path, where: str) -> None:
     path = tmp_path / "a.slplan"
     write_plan(plan, SOURCE, path)
     data = bytearray(path.read_bytes())
-    at = int(len(data) * where)
+    if where.startswith("plan_"):
+        group = pq.ParquetFile(path).metadata.row_group(0)
+        chunks = [group.column(i) for i in range(group.num_columns)]
+        chunk = next(one for one in chunks if one.path_in_schema.startswith(where))
+        begin = chunk.dictionary_page_offset or chunk.data_page_offset
+        at = begin + chunk.total_compressed_size // 2
+    else:
+        at = data.rindex(where.encode())
     data[at : at + 8] = bytes(255 - byte for byte in data[at : at + 8])
     path.write_bytes(data)
     with pytest.raises(InputError):
