@@ -118,7 +118,7 @@ def test_any_parquet_reader_can_look_at_it(plan: Plan, tmp_path: Path) -> None:
     assert waits and all(one["kind"] == "observed" and one["inferred"] for one in waits)
 
 
-@pytest.mark.parametrize("where", ["provenance", "digest", "plan_start_ns", "plan_waits_for"])
+@pytest.mark.parametrize("where", ["provenance", "digest", "plan_start_ns"])
 def test_a_damaged_file_is_refused(plan: Plan, tmp_path: Path, where: str) -> None:
     path = tmp_path / "a.slplan"
     write_plan(plan, SOURCE, path)
