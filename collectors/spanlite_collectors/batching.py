@@ -25,6 +25,8 @@ DEFAULT_BATCH_BYTES = 1 << 20
 DEFAULT_BATCH_AGE_S = 1.0
 #: Spans that may wait in half-full batches, all buckets together (some 250 MB).
 DEFAULT_PENDING_SPANS = 1 << 20
+#: A span on disk without its texts, at most about.
+_SPAN_BYTES = 40
 
 
 def hashes_of(spans: pa.RecordBatch) -> npt.NDArray[np.uint64]:
@@ -110,6 +112,12 @@ class Batcher:
         # In order of age, since an entry is made with its first span.
         self._open: dict[tuple[int, str], _Open] = {}
         self.pending_spans = 0
+
+    @property
+    def pending_bytes(self) -> int:
+        """About what the spans that wait will take on disk."""
+        texts = sum(entry.bytes for entry in self._open.values())
+        return texts + self.pending_spans * _SPAN_BYTES
 
     def add(self, bucket: int, spans: pa.RecordBatch, resource: Mapping[str, Any]) -> None:
         """Take rows of one bucket."""

@@ -99,6 +99,10 @@ class Outbox:
             return self.spool.has(room)
         return self._transport.ready() and self._on_way_bytes < self._window_bytes
 
+    def keeps(self, more_bytes: int) -> bool:
+        """Whether the spool, where there is one, has room for so much that was taken already."""
+        return self.spool is None or self.spool.has(Room.RESERVED, more_bytes)
+
     def put(self, message: Message, room: Room = Room.OPEN) -> None:
         """Take a message. Raises SpoolFullError where the spool has no room; then it is not taken.
 

@@ -187,7 +187,10 @@ class KafkaSink:
     def overloaded(self) -> bool:
         """Whether there is no room and none is being made: a write would block or drop."""
         with self._changed:
-            return self._outbox.stalled and not self._outbox.has_room()
+            if not self._outbox.stalled:
+                return False
+            # Also where what was taken fills the rest, or it would be lost when this ends.
+            return not (self._outbox.has_room() and self._outbox.keeps(self._batcher.pending_bytes))
 
     def __enter__(self) -> Self:
         """The sink."""

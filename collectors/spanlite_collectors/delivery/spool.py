@@ -128,9 +128,9 @@ class Spool:
         """Whether one more new record may be appended."""
         return self.has(Room.OPEN)
 
-    def has(self, room: Room) -> bool:
-        """Whether one more record may be appended there."""
-        kept_free = self._reserved_bytes if room is Room.OPEN else 0
+    def has(self, room: Room, more_bytes: int = 0) -> bool:
+        """Whether one more record may be appended there, after so many bytes of others."""
+        kept_free = more_bytes + (self._reserved_bytes if room is Room.OPEN else 0)
         return room is Room.ANY or self.size_bytes < self._max_bytes - kept_free
 
     def append(self, record: bytes, *, unread: bool = True, room: Room = Room.OPEN) -> Entry:

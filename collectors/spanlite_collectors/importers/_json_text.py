@@ -19,6 +19,9 @@ _strict: Callable[[Any], str] = json.JSONEncoder(
 ).encode
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
+#: How deep attributes may lie in each other. Readers get as far as their stack goes, and that
+#: of a job's worker is half used before it starts; OTLP allows about 50.
+MAX_DEPTH = 64
 #: How a surrogate begins in JSON; without it there is none, which is quick to see.
 SURROGATE_ESCAPES = ("\\ud", "\\uD")
 
@@ -67,7 +70,17 @@ def to_json(value: Any) -> str:
             text = _strict(_finite(value))
     except RecursionError:
         raise ValueError("nested too deeply") from None
+    # Some lists are many brackets that lie beside each other; only then it has to be measured.
+    if text.count("[") + text.count("{") > MAX_DEPTH and _is_deeper(value, MAX_DEPTH):
+        raise ValueError("nested too deeply")
     return whole_text(text)
+
+
+def _is_deeper(value: Any, levels: int) -> bool:
+    inner: Any = value.values() if isinstance(value, dict) else value
+    if not isinstance(value, dict | list | tuple):
+        return False
+    return levels == 0 or any(_is_deeper(item, levels - 1) for item in inner)
 
 
 def _finite(value: Any) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import errno
 import os
+import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -75,7 +76,7 @@ def sink_with(
 
 def wait_until_spooling(sink: KafkaSink) -> None:
     while not sink.stats().spooling:
-        pass
+        time.sleep(0.01)
 
 
 def left_in(folder: Path) -> list[BatchView]:
@@ -112,6 +113,21 @@ def test_there_is_room_for_what_was_taken_when_the_spool_is_full(
     views = left_in(tmp_path)
     assert sum(view.count for view in views) == written + 40 - dropped
     assert drops_of(views)["spool_full"] == dropped
+
+
+def test_a_sender_is_told_to_wait_before_what_was_taken_fills_the_rest(
+    tmp_path: Path, make_spans: MakeSpans
+) -> None:
+    sink = sink_with(SilentTransport(False), Spool(tmp_path, max_bytes=20_000), batch_spans=10_000)
+    wait_until_spooling(sink)
+    first = 1
+    while not sink.overloaded:
+        sink.write(make_spans(10, first_id=first), {})
+        first += 10
+    assert first > 100
+    assert sink.stats().spool_messages == 0  # all of it waits in batches
+    sink.close()
+    assert sum(view.count for view in left_in(tmp_path)) == first - 1
 
 
 def test_what_has_no_room_is_told_by_the_next_run_and_by_the_exit_code(

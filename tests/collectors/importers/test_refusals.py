@@ -224,6 +224,16 @@ def test_files_that_are_none(imported: Imported, content: str, kind: str, says: 
         imported(content, kind)
 
 
+@pytest.mark.parametrize(("levels", "kept"), [(63, 1), (64, 0), (900, 0)])
+def test_attributes_are_only_as_deep_as_any_reader_goes(
+    imported: Imported, levels: int, kept: int
+) -> None:
+    event = json.dumps(EVENT | {"args": {"a": "DEEP", "b": [[1]] * 100}})
+    report, sink = imported(f"[{event}]".replace('"DEEP"', "[" * levels + "]" * levels))
+    assert report.spans == kept
+    assert sink.dropped == ({} if kept else {"unreadable_record": 1})
+
+
 def test_no_resource_spans_at_all(imported: Imported) -> None:
     assert imported('{"resourceSpans": null}')[0].spans == 0
 
