@@ -21,7 +21,7 @@ Any OpenTelemetry SDK can send to it: OTEL_EXPORTER_OTLP_ENDPOINT=http://localho
 GPU processes that were started with CUDA_INJECTION64_PATH=libspanlite_agent.so are found by
 themselves; `spanlite capture --list` shows them.
 While the broker is away, batches wait in the spool, also over a restart. SIGTERM delivers
-or spools everything taken, then ends with exit code 0.
+or spools everything taken, then ends with exit code 0; 2 where the spool had no room for it.
 
 example:
   spanlite collect --bootstrap kafka-1:9092 --head-sample 0.1
