@@ -25,6 +25,8 @@ DEFAULT = (
     "archive_size",
     "trace_lookup",
     "replay_pacing",
+    "replay_plan",
+    "replay_sim",
     "bottlenecks",
     "pipeline_throughput",
 )
