@@ -73,7 +73,8 @@ def check_is_text(text: str) -> None:
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise UsageError(f"'{text[:60]}' is not UTF-8 text") from None
+        shown = text[:60].encode(errors="backslashreplace").decode()
+        raise UsageError(f"'{shown}' is not UTF-8 text") from None
 
 
 def quote(text: str | os.PathLike[str]) -> str:
@@ -200,8 +201,12 @@ def arrow_batches(
 ) -> pa.RecordBatchReader | None:
     """The rows of a statement as a stream of Arrow batches; None where it has no rows."""
     relation = con.sql(sql, params=params) if params else con.sql(sql)
-    if relation is None:
-        return None
+    return None if relation is None else batches_of(relation)
+
+
+def batches_of(relation: duckdb.DuckDBPyRelation) -> pa.RecordBatchReader:
+    """The rows of a relation as a stream of Arrow batches."""
     # DuckDB 2 renamed what 1.x calls fetch_arrow_reader.
     read = getattr(relation, "to_arrow_reader", None) or relation.fetch_arrow_reader
-    return read(BATCH_ROWS)
+    reader: pa.RecordBatchReader = read(BATCH_ROWS)
+    return reader

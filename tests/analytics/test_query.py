@@ -116,13 +116,88 @@ def test_compacted_hour_hides_incoming(filled: Any, spanlite: Any) -> None:
         "EXPORT DATABASE '{out}'",
         "INSTALL httpfs",
         "LOAD httpfs",
+        "SELECT 1; DROP VIEW spans",
+        "CREATE TABLE t AS SELECT 1; SELECT * FROM t",
+        "/* a */ CREATE -- b\n TEMP TABLE view AS SELECT 1",
+        "DROP TABLE t",
+        "INSERT INTO spans SELECT * FROM spans",
+        "DELETE FROM spans",
+        "CREATE SCHEMA s",
     ],
 )
 def test_writing_is_refused(filled: Any, spanlite: Any, tmp_path: Any, sql: str) -> None:
     out = tmp_path / "written"
     code, stdout, err = spanlite("query", sql.format(out=out), "--archive", filled.root)
     assert (code, stdout, out.exists()) == (2, "", False)
-    assert "refused" in err
+    assert "statements are refused" in err and "--output" in err
+    assert "--file" not in err
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "CREATE VIEW v AS SELECT 1 AS n; SELECT n FROM v",
+        "-- a note\nCREATE OR REPLACE TEMP MACRO one() AS 1; SELECT one() AS n",
+        "SET threads = 1; SELECT 1 AS n",
+    ],
+)
+def test_names_on_the_way_are_fine(filled: Any, spanlite: Any, sql: str) -> None:
+    args = ("query", sql, "--format", "csv", "--archive", filled.root)
+    assert spanlite(*args) == (0, "n\n1\n", "")
+
+
+#: SQL, as CSV, as a JSON value.
+ODD_VALUES = [
+    ("TIMESTAMP '290000-01-01'", "290000-01-01 00:00:00", "290000-01-01T00:00:00"),
+    ("DATE 'infinity'", "infinity", "infinity"),
+    ("DATE '2026-12-01'", "2026-12-01", "2026-12-01"),
+    ("INTERVAL '1 day 2 hours'", "1 day 02:00:00", "1 day 02:00:00"),
+    ("'\\xAA\\x00z'::BLOB", "aa007a", "aa007a"),
+    ("[DATE '-infinity']", '["-infinity"]', '["-infinity"]'),
+    ("{'at': TIMESTAMP '290000-01-01'}", '{"at":"290000-01-01 00:00:00"}',
+     '{"at":"290000-01-01 00:00:00"}'),
+    ("MAP {'a': INTERVAL '1 day'}", '{"a":"1 day"}', '{"a":"1 day"}'),
+    ("NULL::TIMESTAMP", "", None),
+    ("[1, 2]", "[1, 2]", [1, 2]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("value", "as_csv", "as_json"), ODD_VALUES)
+def test_values_that_python_cannot_hold(
+    filled: Any, spanlite: Any, value: str, as_csv: str, as_json: Any
+) -> None:
+    args = ("query", f'SELECT 1 AS a, {value} AS "b ""c"', "--archive", filled.root)
+    code, out, err = spanlite(*args, "--format", "csv")
+    assert (code, err) == (0, "")
+    assert list(csv.reader(io.StringIO(out))) == [["a", 'b "c'], ["1", as_csv]]
+    _, out, _ = spanlite(*args, "--format", "json")
+    assert json.loads(out) == [{"a": 1, 'b "c': as_json}]
+    code, out, _ = spanlite(*args)
+    assert (code, as_csv in out) == (0, True)
+
+
+@pytest.mark.parametrize("raw", [b"SELECT '\xff'", b"\xc3("])
+def test_sql_that_is_not_text(
+    filled: Any, spanlite: Any, tmp_path: Any, monkeypatch: pytest.MonkeyPatch, raw: bytes
+) -> None:
+    as_argument = raw.decode(errors="surrogateescape")
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(raw), encoding="utf-8"))
+    (tmp_path / "q.sql").write_bytes(raw)
+    for given in ((as_argument,), ("-",), ("--file", tmp_path / "q.sql")):
+        code, _, err = spanlite("query", *given, "--archive", filled.root)
+        assert (code, "utf-8" in err.lower()) == (2, True)
+    for flag in ("--host", "--service"):
+        assert spanlite("report", flag, as_argument, "--archive", filled.root)[0] == 2
+
+
+def test_other_files_can_be_joined(filled: Any, spanlite: Any, tmp_path: Any) -> None:
+    (tmp_path / "prices.csv").write_text("name,price\ngemm,2\n")
+    sql = (
+        "SELECT sum(price) AS cost FROM spans "
+        f"JOIN read_csv('{tmp_path / 'prices.csv'}') USING (name)"
+    )
+    result = spanlite("query", sql, "--format", "csv", "--archive", filled.root)
+    assert result == (0, "cost\n4\n", "")
 
 
 @pytest.mark.parametrize(

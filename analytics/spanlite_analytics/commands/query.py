@@ -16,7 +16,8 @@ from spanlite.timewindow import add_window_arguments, window_of
 
 from spanlite_analytics.output import TEXT_WRITERS, write_parquet
 from spanlite_analytics.statements import check_reads_only
-from spanlite_analytics.views import arrow_batches, reading
+from spanlite_analytics.texts import readable
+from spanlite_analytics.views import batches_of, check_is_text, reading
 
 _HELP = """views: spans, traces, kernel_minutes, ledger (and trace_rows, as written).
 `spanlite query "DESCRIBE spans"` lists columns.
@@ -53,7 +54,7 @@ class QueryCommand:
         archive = Archive.open(archive_of(args))
 
         def work(con: duckdb.DuckDBPyConnection) -> None:
-            reader = _run(con, sql)
+            reader = _run(con, sql, args.format)
             if reader is not None and reader.schema.names:
                 _write(reader, args.format, args.output)
 
@@ -64,19 +65,26 @@ class QueryCommand:
 def _sql_of(args: argparse.Namespace) -> str:
     if (args.sql is None) == (args.sql_file is None):
         raise UsageError("give the SQL as one argument, or - for stdin, or --file PATH")
-    if args.sql_file is not None:
-        try:
-            return Path(args.sql_file).read_text()
-        except (OSError, UnicodeDecodeError) as error:
-            raise UsageError(f"cannot read '{args.sql_file}': {error}") from None
-    return sys.stdin.read() if args.sql == "-" else str(args.sql)
+    from_file = args.sql_file is not None
+    where = args.sql_file if from_file else "standard input"
+    try:
+        if from_file:
+            return Path(args.sql_file).read_text("utf-8")
+        sql = sys.stdin.read() if args.sql == "-" else str(args.sql)
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"cannot read '{where}': {error}") from None
+    check_is_text(sql)
+    return sql
 
 
-def _run(con: duckdb.DuckDBPyConnection, sql: str) -> pa.RecordBatchReader | None:
+def _run(con: duckdb.DuckDBPyConnection, sql: str, form: str) -> pa.RecordBatchReader | None:
     *before, last = check_reads_only(con, sql)
     for statement in before:
         con.execute(statement)
-    return arrow_batches(con, last)
+    relation = con.sql(last)
+    if relation is None:
+        return None
+    return batches_of(relation if form == "parquet" else readable(relation, form == "json"))
 
 
 def _write(reader: pa.RecordBatchReader, form: str, output: str | None) -> None:
