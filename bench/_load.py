@@ -47,9 +47,10 @@ class BatchLoad:
 
 
 class RowLoad:
-    """The peer's way in: SpanRows messages, spread evenly, compressed alike."""
+    """The peer's way in: SpanRows messages, spread evenly, compressed alike; the first spans only."""
 
-    def __init__(self, bootstrap: str, topic: str, partitions: int) -> None:
+    def __init__(self, bootstrap: str, topic: str, partitions: int, most: int) -> None:
+        self._left = most
         self._topic = Topic(topic, [[] for _ in range(partitions)])
         self._next = 0
         self._producer = Producer(
@@ -63,7 +64,9 @@ class RowLoad:
         )
 
     def write(self, spans: pa.RecordBatch, resource: Mapping[str, Any]) -> None:
+        spans = spans.slice(0, self._left)
         left = spans.num_rows
+        self._left -= left
         for message in rows.encode(spans, resource):
             partition = self._next % len(self._topic.spans)
             self._next += 1

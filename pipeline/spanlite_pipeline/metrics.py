@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 from typing import Any
 from urllib.error import URLError
 from urllib.request import urlopen
 
 _TIMEOUT_S = 2.0
+#: How old a figure may be; Flink's own 10 s are too long for a short run.
+UPDATE_MS = 1000
+_OFFSET = re.compile(r"\.KafkaSourceReader\.topic\..*\.partition\.(\d+)\.currentOffset$")
 
 
 def free_port() -> int:
@@ -19,12 +23,13 @@ def free_port() -> int:
 
 
 class JobMetrics:
-    """Counters of the keyed function, summed over subtasks."""
+    """What the source and the keyed function tell, over all subtasks."""
 
     def __init__(self, port: int, job_id: str) -> None:
         self._base = f"http://127.0.0.1:{port}/jobs/{job_id}"
         self._vertex = ""
         self._names: dict[str, str] = {}
+        self._source = ""
 
     def _get(self, path: str) -> Any:
         with urlopen(self._base + path, timeout=_TIMEOUT_S) as answer:
@@ -33,6 +38,8 @@ class JobMetrics:
     def _find(self) -> None:
         for vertex in self._get("")["vertices"]:
             base = f"/vertices/{vertex['id']}/subtasks/metrics"
+            if vertex["name"].startswith("Source"):
+                self._source = base
             for item in self._get(base):
                 for name in ("spans_in", "spans_out"):
                     if item["id"].endswith(f".{name}"):
@@ -50,3 +57,21 @@ class JobMetrics:
             return {}
         sums = {row["id"]: int(row["sum"]) for row in rows}
         return {name: sums.get(metric, 0) for name, metric in self._names.items()}
+
+    def positions(self) -> dict[int, int]:
+        """The offset after the last message taken from each partition since the job started.
+
+        Partitions of which none was taken are not in it; empty where nothing is known.
+        """
+        try:
+            if not self._source:
+                self._find()
+            found = (_OFFSET.search(item["id"]) for item in self._get(self._source))
+            partitions = {match.string: int(match[1]) for match in found if match}
+            if not partitions:
+                return {}
+            rows = self._get(f"{self._source}?get={','.join(partitions)}&agg=max")
+        except (URLError, OSError, ValueError, KeyError):
+            return {}
+        last = {partitions[row["id"]]: int(row["max"]) for row in rows}
+        return {partition: offset + 1 for partition, offset in last.items() if offset >= 0}

@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
+
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 _TIMEOUT_S = 5.0
+
+
+@dataclass(frozen=True)
+class Lag:
+    """Messages that no checkpoint covers, those the job has not taken, and all there ever were."""
+
+    uncommitted: int
+    unread: int
+    end: int
 
 
 class TopicOffsets:
@@ -29,23 +41,26 @@ class TopicOffsets:
             place.offset, _ = self._consumer.get_watermark_offsets(place, timeout=_TIMEOUT_S)
         self._consumer.commit(offsets=places, asynchronous=False)
 
-    def lag(self) -> tuple[int, int] | None:
-        """(messages not committed yet, end offsets summed); None while the broker is away.
+    def lag(self, positions: Mapping[int, int] | None = None) -> Lag | None:
+        """How far the job is behind; None while the broker is away.
 
-        Flink commits offsets when a checkpoint has completed.
+        `positions`: where its source stands, by partition. Flink commits offsets when a
+        checkpoint has completed, so without them unread is what is not committed.
         """
         try:
             topics = self._consumer.list_topics(self._topic, timeout=_TIMEOUT_S).topics
             partitions = [TopicPartition(self._topic, p) for p in topics[self._topic].partitions]
             committed = self._consumer.committed(partitions, timeout=_TIMEOUT_S)
-            lag = total = 0
+            uncommitted = unread = end = 0
             for item in committed:
                 low, high = self._consumer.get_watermark_offsets(item, timeout=_TIMEOUT_S)
-                lag += high - max(item.offset, low)
-                total += high
+                done = max(item.offset, low)
+                uncommitted += high - done
+                unread += max(0, high - max(done, (positions or {}).get(item.partition, 0)))
+                end += high
         except KafkaException:
             return None
-        return lag, total
+        return Lag(uncommitted, unread, end)
 
     def close(self) -> None:
         """Leave the broker."""

@@ -16,8 +16,8 @@ from spanlite.errors import ServiceError
 
 from spanlite_pipeline import preflight
 from spanlite_pipeline.config import JobConfig
-from spanlite_pipeline.metrics import JobMetrics, free_port
-from spanlite_pipeline.offsets import TopicOffsets
+from spanlite_pipeline.metrics import UPDATE_MS, JobMetrics, free_port
+from spanlite_pipeline.offsets import Lag, TopicOffsets
 from spanlite_pipeline.recovery import newest_checkpoint
 
 #: Flink runs Python workers in the driver's own process by default when it is embedded: all
@@ -53,8 +53,8 @@ def run_local(
 ) -> str:
     """Run until `stop` is set (a savepoint; the next run goes on from there), or until idle.
 
-    `until_idle_s`: once everything in the topic is read and committed, and nothing new came
-    for so long, decide all that is open and end. Returns the savepoint's path. Raises
+    `until_idle_s`: once everything in the topic is read, and nothing new came for so long,
+    decide all that is open and end. Returns the savepoint's path. Raises
     ServiceError where something is missing or the job fails.
     """
     preflight.check_tools()
@@ -86,9 +86,14 @@ def _run(
     job = _Job(config, restored, port)
     try:
         watch = _Watch(job, offsets, JobMetrics(port, job.id), until_idle_s, say)
-        drain = watch.wait(stop)
-        watch.say_last("deciding all that is open" if drain else "stopping with a savepoint")
-        return job.stop(drain)
+        path = None
+        while path is None:
+            drain = watch.wait(stop)
+            watch.say_last("deciding all that is open" if drain else "stopping with a savepoint")
+            path = job.stop(drain)
+            # None: it is starting, perhaps anew after a failure, and then may not be idle.
+            watch.forget()
+        return path
     finally:
         offsets.close()
         job.close()
@@ -119,6 +124,7 @@ class _Job:
             "rest.port": str(port),
             "rest.bind-address": "127.0.0.1",
             "rest.address": "127.0.0.1",
+            "metrics.fetcher.update-interval": str(UPDATE_MS),
         }
         if restored is not None:
             extra["execution.state-recovery.path"] = restored.absolute().as_uri()
@@ -140,8 +146,11 @@ class _Job:
         reason = _reason(self._result.get) or "it ended by itself"
         raise ServiceError(f"the job failed: {reason}; Flink's log is in {self._config.log_dir}")
 
-    def stop(self, drain: bool) -> str:
-        """Stop with a savepoint; with `drain`, all that is open is decided first."""
+    def stop(self, drain: bool) -> str | None:
+        """Stop with a savepoint; with `drain`, all that is open is decided first.
+
+        Returns the savepoint's path, or None where tasks are still starting.
+        """
         from pyflink.java_gateway import get_gateway
 
         formats = get_gateway().jvm.org.apache.flink.core.execution.SavepointFormatType
@@ -154,9 +163,9 @@ class _Job:
 
         client = self._client._j_job_client
         failure = _reason(savepoint)
-        while _NOT_YET in failure and not self._result.isDone():
-            time.sleep(_POLL_S)  # it is still starting
-            failure = _reason(savepoint)
+        if _NOT_YET in failure and not self._result.isDone():
+            time.sleep(_POLL_S)
+            return None
         failure = failure or _reason(self._result.get)
         self._ended = True
         if failure:
@@ -214,30 +223,36 @@ class _Watch:
             due = now - self._reported >= _REPORT_S
             if self._until_idle_s is None and not due:
                 continue
-            lag = self._offsets.lag()
+            lag = self._offsets.lag(self._metrics.positions())
             if due:
                 self._report(now, lag)
             if self._until_idle_s is not None and self._is_idle(now, lag):
                 return True
         return False
 
-    def _is_idle(self, now: float, lag: tuple[int, int] | None) -> bool:
-        if lag is None or lag[0] > 0 or lag[1] != self._end:
+    def forget(self) -> None:
+        """Wait for idleness anew."""
+        self._idle_since, self._end = None, -1
+
+    def _is_idle(self, now: float, lag: Lag | None) -> bool:
+        if lag is None or lag.unread > 0 or lag.end != self._end:
             self._idle_since = None
-            self._end = lag[1] if lag else -1
+            self._end = lag.end if lag else -1
             return False
         self._idle_since = self._idle_since or now
         return now - self._idle_since >= (self._until_idle_s or 0.0)
 
-    def _report(self, now: float, lag: tuple[int, int] | None) -> None:
+    def _report(self, now: float, lag: Lag | None) -> None:
         self._reported = now
         found = self._metrics.read()
         spans_in, spans_out = found.get("spans_in"), found.get("spans_out")
         if spans_in is not None:
             self._phase = "running"
-        waiting = lag[0] if lag else None
+        waiting = lag.uncommitted if lag else None
         self._say(Progress(now - self._began, self._phase, spans_in, spans_out, waiting))
 
     def say_last(self, phase: str) -> None:
         """Tell what is done at the end, which may take a while."""
-        self._say(Progress(time.monotonic() - self._began, phase, None, None, None))
+        if phase != self._phase:
+            self._phase = phase
+            self._say(Progress(time.monotonic() - self._began, phase, None, None, None))

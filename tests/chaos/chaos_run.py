@@ -99,7 +99,7 @@ class Job:
 
     def _committed(self) -> int:
         lag = self._offsets.lag()
-        return lag[1] - lag[0] if lag else 0
+        return lag.end - lag.uncommitted if lag else 0
 
     def wait_for_checkpoint(self) -> None:
         """Return when a checkpoint of this start has covered something new."""
