@@ -47,7 +47,7 @@ class BatchLoad:
 
 
 class RowLoad:
-    """The peer's way in: SpanRows messages, spread evenly, compressed alike; the first spans only."""
+    """The peer's way in: SpanRows messages of the first spans, spread evenly, compressed alike."""
 
     def __init__(self, bootstrap: str, topic: str, partitions: int, most: int) -> None:
         self._left = most

@@ -2,11 +2,12 @@
 
     python -m bench.pipeline_throughput [--quick] [--spans N] [--keep DIR]
 
-Generated spans are written into a real broker as our batches, by the real sink, and the first
-4,000,000 of them once more as protobuf rows for SQL, 4,096 a message, spread evenly (its rate is
-the same with more, and 20 million rows take longer to write than all the rest). Then three jobs run one
-after the other, each in a MiniCluster of two slots on a full topic: the job with tail sampling
-(errors, slow traces, rare kernels, 10 % of the rest), the job keeping everything, and the
+Generated spans are written into a real broker as our batches, by the real sink, and the
+first 4,000,000 of them once more as protobuf rows for SQL, 4,096 a message, spread evenly (its
+rate is the same with more, and 20 million rows take longer to write than all the rest).
+Then three jobs run one after the other, each in a MiniCluster of two slots on a full topic:
+the job with tail sampling (errors, slow traces, rare kernels, 10 % of the rest), the job
+keeping everything, and the
 SQL job: protobuf format, UNNEST, Parquet with zstd, object reuse on. SQL is spared what the
 job does besides: bucket folders, sorting, deduplication, roll-ups, weights, links, hex ids.
 
