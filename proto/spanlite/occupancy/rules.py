@@ -114,9 +114,10 @@ def occupancy(
     `carveout_percent`: the kernel's preferred share of shared memory, -1 to 100.
     `barriers`: named barriers of the kernel, as `ptxas -v` says; counts from 9.0 on.
     `max_dynamic_shared_bytes`: the kernel's opt-in (`cudaFuncSetAttribute`); none: as much as
-    the launch asks for. `shared_config_bytes`: what the SM's shared memory was set to, where a
-    profiler says so (for a launch without a preference the driver takes no more than the launch
-    needs); it overrides `carveout_percent`. Raises UsageError for values that no kernel can have.
+    the launch asks for. It counts where static and dynamic exceed 48 KiB together.
+    `shared_config_bytes`: what the SM's shared memory was set to, where a profiler says so (for a
+    launch without a preference the driver takes no more than the launch needs); it overrides
+    `carveout_percent`. Raises UsageError for values that no kernel can have.
     """
     sm = compute_capability
     limits = sm if isinstance(sm, SmLimits) else limits_of(sm)
@@ -203,7 +204,10 @@ def _by_shared(
     each = _round_up(fixed + dynamic, sm.shared_unit_bytes)
     opted = fixed + opt_in > SHARED_WITHOUT_OPT_IN_BYTES
     most = np.where(opted, sm.shared_per_block_bytes, SHARED_WITHOUT_OPT_IN_BYTES)
-    cannot = (dynamic > opt_in) | (each > most + sm.reserved_shared_bytes)
+    # The opt-in only raises what a block may have. A smaller one takes nothing from the 48 KiB
+    # that need none: the API on an H200 says so, NVIDIA's header says 0 blocks.
+    beyond = (dynamic > opt_in) & (static + dynamic > SHARED_WITHOUT_OPT_IN_BYTES)
+    cannot = beyond | (each > most + sm.reserved_shared_bytes)
     # A wish too small for one block is not followed; then the SM gets just enough for one.
     carved = np.where(wish >= each, wish, _carve(sm, np.minimum(each, sm.shared_bytes)))
     blocks = np.where(each == 0, UNLIMITED, carved // np.maximum(each, 1))

@@ -25,6 +25,13 @@ def test_occupancy_table() -> None:
     assert len(np.unique(columns["blocks"])) > 15
     assert "H200" in about["name"] and about["driver_version"] and about["date"]
     assert not lab_occupancy.mismatches(columns).size
+    wide = {name: values.astype(np.int64) for name, values in columns.items()}
+    dynamic, most = wide["dynamic"], wide["max_dynamic"]
+    below = (dynamic > most) & (wide["static"] + dynamic <= 48 * 1024)
+    # docs/claims.md counts them.
+    assert (below.sum(), (below & (wide["blocks"] > 0)).sum()) == (28, 23)
+    beyond = (dynamic > most) & (wide["static"] + dynamic > 48 * 1024)
+    assert (beyond.sum(), (beyond & (wide["blocks"] > 0)).sum()) == (214, 0)
 
 
 def test_banks_table() -> None:

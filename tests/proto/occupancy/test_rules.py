@@ -44,6 +44,12 @@ def test_a_launch_that_cannot_run_has_no_blocks() -> None:
     assert occupancy("9.0", 64, 16, 0, 60 * 1024, max_dynamic_shared_bytes=0).blocks == 0
 
 
+def test_48_kib_need_no_opt_in() -> None:
+    dynamic = [40 * 1024, 40 * 1024 + 1]
+    got = occupancy("9.0", 64, 16, 8 * 1024, dynamic, max_dynamic_shared_bytes=1024)
+    assert got.blocks.tolist() == [4, 0]
+
+
 def test_carveout_is_rounded_up_to_what_the_sm_offers() -> None:
     got = occupancy("9.0", 64, 16, 0, 15 * 1024, carveout_percent=[0, 10, 20, 50, 100, -1])
     assert (got.carveout_bytes // 1024).tolist() == [16, 32, 64, 132, 228, 228]
