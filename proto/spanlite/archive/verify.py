@@ -90,10 +90,10 @@ def _span_file(
         ids, starts = _ids(table), table.column("start_ns").to_numpy()
         outside = int(((starts < first) | (starts >= end)).sum())
         if outside:
-            problems.append(f"{outside} spans do not start in {hour}")
+            problems.append(f"{outside:,} of its spans do not start in {hour}")
         wrong = int((bucket_of(ids["low"], ids["high"], archive.bucket_count) != bucket).sum())
         if wrong:
-            problems.append(f"{wrong} spans do not belong to bucket {bucket}")
+            problems.append(f"{wrong:,} of its spans do not belong to bucket {bucket}")
         if not _in_order(ids, starts, last):
             problems.append("spans are not sorted by trace_id, start_ns, span_id")
         if len(ids):
@@ -148,7 +148,7 @@ def _duplicates(ids: Array, where: str, unit: Findings) -> None:
     same_trace = (ids["high"][1:] == ids["high"][:-1]) & (ids["low"][1:] == ids["low"][:-1])
     twice = int((same_trace & (ids["span"][1:] == ids["span"][:-1])).sum())
     if twice:
-        unit.problems.append(f"{where}: {twice} spans are there more than once")
+        unit.problems.append(f"{where}: {twice:,} spans are there more than once")
     unit.traces += int(len(ids) > 0) + int((~same_trace).sum())
 
 
@@ -180,8 +180,8 @@ def _ledger(reader: ArchiveReader, found: Findings) -> None:
     }
     expected = sums["out"] - sums["dropped"]
     found.ledger = (
-        f"the ledger says {sums['out']} spans committed, {sums['dropped']} dropped: "
-        f"{expected} should be there, {found.spans} are"
+        f"the ledger says {sums['out']:,} spans committed, {sums['dropped']:,} dropped: "
+        f"{expected:,} should be there, {found.spans:,} are"
     )
     if expected != found.spans:
         found.problems.append(found.ledger)

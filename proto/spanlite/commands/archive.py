@@ -22,6 +22,8 @@ from spanlite.settings import add_archive_argument, archive_of
 from spanlite.timewindow import add_window_arguments, format_time, parse_duration, window_of
 
 UNSOUND = 1
+#: Wider than any table here.
+_WIDE = 10_000
 
 _HELP = """examples:
   spanlite archive ls --last 24h
@@ -95,6 +97,11 @@ def _size(count: float) -> str:
     return f"{count:.1f} TiB"
 
 
+def _many(count: int, word: str) -> str:
+    """`1 file`, `1,204 files`."""
+    return f"{count:,} {word}" + ("" if count == 1 else "s")
+
+
 # ls
 
 
@@ -114,20 +121,21 @@ def _ls(args: argparse.Namespace, archive: Archive) -> int:
             }
         )
         return 0
-    console = Console()
-    console.print(_ls_table(found), soft_wrap=not console.is_terminal)
+    # As wide as it needs to be: a terminal wraps a long line, and no folder's name is ever cut.
+    console = Console(width=_WIDE, highlight=False)
+    console.print(_ls_table(found))
     spans = [item for item in found if item.table == SPANS]
     rows, size = sum(i.rows for i in spans), sum(i.bytes for i in spans)
     each = f", {size / rows:.1f} bytes a span" if rows else ""
-    print(f"{rows:,} spans in {sum(i.files for i in spans):,} files, {_size(size)}{each}")
+    files = _many(sum(i.files for i in spans), "file")
+    print(f"{_many(rows, 'span')} in {files}, {_size(size)}{each}")
     return 0
 
 
 def _ls_table(found: list[Holding]) -> Table:
     table = Table(box=None, pad_edge=False)
-    table.add_column("table")
-    table.add_column("folder")
-    table.add_column("state")
+    for name in ("table", "folder", "state"):
+        table.add_column(name, no_wrap=True)
     for name in ("buckets", "files", "rows", "size"):
         table.add_column(name, justify="right")
     for item in found:
@@ -153,8 +161,8 @@ def _verify(args: argparse.Namespace, archive: Archive) -> int:
     else:
         for problem in found.problems:
             print(problem)
-        print(f"{found.files:,} files, {found.spans:,} spans; {found.ledger}")
-        print("all is well" if found.is_sound else f"{len(found.problems)} problems")
+        print(f"{_many(found.files, 'file')}, {_many(found.spans, 'span')}; {found.ledger}")
+        print("all is well" if found.is_sound else _many(len(found.problems), "problem"))
     return 0 if found.is_sound else UNSOUND
 
 
@@ -201,9 +209,10 @@ def _compact(args: argparse.Namespace, archive: Archive) -> int:
     for name in report.leftovers:
         print(f"removed leftover {name}")
     print(
-        f"{report.files_in:,} files to {report.files_out:,} in {len(report.hours)} hours, "
-        f"{report.spans:,} spans, {_size(report.bytes_in)} to {_size(report.bytes_out)}; "
-        f"{report.removed:,} files removed that were taken in"
+        f"{_many(report.files_in, 'file')} to {report.files_out:,} in "
+        f"{_many(len(report.hours), 'hour')}, {_many(report.spans, 'span')}, "
+        f"{_size(report.bytes_in)} to {_size(report.bytes_out)}; "
+        f"{_many(report.removed, 'file')} removed that had been taken in"
     )
     return 0
 
@@ -236,10 +245,10 @@ def _retain(args: argparse.Namespace, archive: Archive) -> int:
         _print_json({"applied": args.apply, "expired": [dataclasses.asdict(g) for g in gone]})
         return 0
     for item in gone:
-        size = f"{item.files:,} files, {item.rows:,} rows, {_size(item.bytes)}"
+        size = f"{_many(item.files, 'file')}, {_many(item.rows, 'row')}, {_size(item.bytes)}"
         print(f"{item.table} {item.hour}: {size}")
     verb = "dropped" if args.apply else "would drop (give --apply to do it)"
-    total = f"{len(gone)} hours, {sum(g.rows for g in gone):,} rows"
+    total = f"{_many(len(gone), 'hour')}, {_many(sum(g.rows for g in gone), 'row')}"
     print(f"{verb}: {total}, {_size(sum(g.bytes for g in gone))}, from before", end=" ")
     print(format_time(before_ns // 10**9 * 10**9))
     return 0

@@ -69,9 +69,22 @@ def test_a_life(root: Path, capsys: Any) -> None:
     assert "would drop" in text
     assert "10 rows" in text
     code, text = run(root, capsys, "retain", "--older-than", "1d", "--apply")
-    assert "dropped: 1 hours, 10 rows" in text
+    assert "dropped: 1 hour, 10 rows" in text
     code, text = run(root, capsys, "ls")
     assert "0 spans in 0 files" in text
+
+
+def test_no_folder_is_cut(root: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    code, text = run(root, capsys, "ls")
+    assert (code, "date=1970-01-01/hour=00" in text, "…" in text) == (0, True, False)
+
+
+def test_one_is_one(root: Path, capsys: Any) -> None:
+    next(root.rglob("part-0.parquet")).unlink()
+    assert "5 spans in 1 file," in run(root, capsys, "ls")[1]
+    assert run(root, capsys, "verify")[1].startswith("1 file, 5 spans;")
+    assert "1 file to 1 in 1 hour, 5 spans" in run(root, capsys, "compact", "--keep", "0s")[1]
 
 
 def test_verify_says_what_is_wrong(root: Path, capsys: Any) -> None:
