@@ -47,9 +47,11 @@ def find_commands() -> dict[str, EntryPoint]:
 
 def _summaries(points: Iterable[EntryPoint]) -> str:
     lines = []
+    points = list(points)
+    width = max((len(point.name) for point in points), default=0)
     for point in points:
         command: Command = point.load()
-        lines.append(f"  {point.name:<10} {command.summary}")
+        lines.append(f"  {point.name:<{width}}  {command.summary}")
     return "\n".join(lines)
 
 
