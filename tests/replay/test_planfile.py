@@ -15,11 +15,15 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from spanlite.archive.reader import ArchiveReader
+from spanlite.codec import decode_batch
 from spanlite.errors import InputError, UsageError
+from spanlite.timewindow import ALL_TIME
 from spanlite_replay.plan import Plan, PlanSettings, build_plan
 from spanlite_replay.plandiff import diff_plans
 from spanlite_replay.planfile import Provenance, read_plan, write_plan
-from spanlite_replay.recording import Recording
+from spanlite_replay.recording import Recording, read_recording
+from spanlite_replay.targets._messages import encode_all, make_messages
 
 HOUR = 1_796_108_400_000_000_000
 MS = 1_000_000
@@ -237,3 +241,28 @@ def test_start_at_moves_a_saved_plan(spanlite: Run, archive: Path, tmp_path: Pat
     assert spanlite("plan", "save", archive, "--out", plan)[0] == 0
     _, out, _ = spanlite("replay", plan, "--no-wait", "--start-at", "2026-12-01T08:00:00Z")
     assert json.loads(out.splitlines()[0])["due_ns"] == HOUR + 3_600_000_000_000
+
+
+def test_a_saved_plan_sends_the_same_messages(spanlite: Run, archive: Path, tmp_path: Path) -> None:
+    path = tmp_path / "one.slplan"
+    assert spanlite("plan", "save", archive, "--loop", "2", "--out", path)[0] == 0
+    recording = read_recording(ArchiveReader(archive), ALL_TIME, None)
+    direct = build_plan(recording, PlanSettings(loop=2))
+    saved = read_plan(path)[0]
+    events = np.arange(len(direct))
+    one, two = (
+        encode_all(make_messages(each, events, "r", epoch=5, bucket_count=4), None)
+        for each in (direct, saved)
+    )
+    assert one == two and len(one) > 0
+
+
+def test_requests_of_a_log_can_be_sent(spanlite: Run, tmp_path: Path) -> None:
+    log, path = tmp_path / "a.csv", tmp_path / "a.slplan"
+    log.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.5,3,4\n")
+    assert spanlite("plan", "save", log, "--out", path)[0] == 0
+    plan = read_plan(path)[0]
+    messages = encode_all(make_messages(plan, np.arange(1), "r", epoch=5, bucket_count=4), None)
+    spans = decode_batch(messages[0]).spans
+    assert spans.column("start_ns").to_pylist() == [1_700_158_546_500_000_000]
+    assert "input_tokens" in spans.column("attributes").to_pylist()[0]
