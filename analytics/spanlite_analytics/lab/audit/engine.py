@@ -50,7 +50,10 @@ def block_of(entry: Function) -> Block:
     """The block to run: what the kernel asks for, else 256 threads in as many axes as it reads."""
     if entry.block:
         return entry.block
-    read = {text for i in entry.code for text in i.operands if text.startswith("%tid.")}
+    read = {text for i in entry.code for text in i.operands if text.startswith(("%tid.", "%ntid."))}
+    # A rank within the block, as cooperative groups compute it, reads all axes of any block.
+    if {"%tid.z", "%ntid.y", "%ntid.x"} <= read:
+        return (256, 1, 1)
     if "%tid.z" in read:
         return (8, 8, 4)
     return (32, 8, 1) if "%tid.y" in read else (256, 1, 1)

@@ -26,6 +26,7 @@ class SharedMemory:
         self.number = mix("shared", np.arange(words, dtype=np.uint64))
         #: That of anything ever stored.
         self.origin = From.MEMORY
+        self.stores_anywhere = 0
 
     def _words(self, at: Ints) -> Ints:
         return np.clip(at >> 2, 0, len(self.bits) - 2)
@@ -33,7 +34,8 @@ class SharedMemory:
     def load(self, address: Value, size: int) -> tuple[Value, Numbers]:
         """What is at an address: its bits where they are known, and a value number."""
         at = self._words(address.bits)
-        number = np.where(address.known, self.number[at], mix("gather", address.number))
+        turn = np.full_like(address.number, np.uint64(self.stores_anywhere))
+        number = np.where(address.known, self.number[at], mix("gather", address.number, turn))
         known = self.known[at] & address.known & (size >= 4)
         bits = self.bits[at]
         if size == 8:
@@ -48,7 +50,7 @@ class SharedMemory:
         """Set words in the threads of `mask`."""
         self.origin |= value.origin
         if not address.known[mask].all():
-            self.known[:] = False
+            self._forget()
             return
         at = self._words(address.bits)[mask]
         if size >= 8:
@@ -72,6 +74,14 @@ class SharedMemory:
                 np.zeros(len(at), np.bool_),
                 mix("small", value.number)[mask],
             )
+
+    def _forget(self) -> None:
+        """A store that may have gone anywhere: each word may be another now."""
+        self.known[:] = False
+        places = np.arange(len(self.number), dtype=np.uint64)
+        self.stores_anywhere += 1
+        turn = np.full_like(places, np.uint64(self.stores_anywhere))
+        self.number = mix("may have changed", self.number, places, turn)
 
     def _set(
         self,

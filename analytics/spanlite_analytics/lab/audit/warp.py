@@ -29,14 +29,16 @@ def check_mask(
         return
     here = lanes_of(machine, mask)
     gone = lanes_of(machine, machine.exited)
-    left_out = (here & ~given.bits)[mask]
+    # Each lane by its own mask: the tiles of a warp may execute it at once, each with its own.
+    left_out = ((given.bits >> machine.lane.bits & 1 == 0) & mask)[mask]
     absent = (given.bits & ~here & ~gone & _there(machine))[mask]
     if left_out.any():
+        lanes = int(lanes_of(machine, mask & (given.bits >> machine.lane.bits & 1 == 0)).max())
+        word = int(given.bits[mask][left_out][0])
         machine.report(
             "shuffle-mask",
             instruction,
-            f"lanes {_named(int(left_out[left_out != 0][0]))} execute it, and the mask "
-            f"{int(given.bits[mask][0]):#010x} leaves them out",
+            f"lanes {_named(lanes)} execute it, and the mask {word:#010x} leaves them out",
         )
     elif absent.any():
         machine.report(

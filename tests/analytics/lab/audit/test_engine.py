@@ -2,7 +2,7 @@
 
 import pytest
 from spanlite.errors import InputError
-from spanlite_analytics.lab.audit.engine import audit
+from spanlite_analytics.lab.audit.engine import audit, block_of
 from spanlite_analytics.lab.audit.findings import Finding, in_order
 from spanlite_analytics.lab.audit.ptx import Module, parse
 
@@ -77,3 +77,16 @@ def test_one_place_is_told_once() -> None:
         Finding("shared-race", "k", "a.cu", 9, "y"),
     ]
     assert [f.rule for f in in_order([*twice, *twice])] == ["shared-race", "uncoalesced"]
+
+
+def test_a_guessed_block() -> None:
+    def guessed(*read: str) -> tuple[int, int, int]:
+        body = "".join(f"mov.u32 %r{i}, {text};\n" for i, text in enumerate(read))
+        head = ".version 8.5\n.target sm_90a\n.visible .entry k()\n{\n"
+        return block_of(parse(f"{head}{body}ret;\n}}\n").entries[0])
+
+    assert guessed("%tid.x") == (256, 1, 1)
+    assert guessed("%tid.x", "%tid.y") == (32, 8, 1)
+    assert guessed("%tid.x", "%tid.y", "%tid.z") == (8, 8, 4)
+    # The rank within the block, which cooperative groups compute for blocks of any shape.
+    assert guessed("%tid.x", "%tid.y", "%tid.z", "%ntid.x", "%ntid.y") == (256, 1, 1)

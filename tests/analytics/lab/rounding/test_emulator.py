@@ -180,3 +180,17 @@ def test_stochastic_rounding_is_unbiased() -> None:
     got = to_doubles(to_bits(values, FP16, "rs", random=noise), FP16)
     assert set(got.tolist()) == {1.0, 1.0 + 2.0**-10}
     assert got.mean() == values[0]
+
+
+def test_nans_that_an_h200_makes_into_infinities() -> None:
+    """`cvt.rna.tf32.f32`, as bench/h200/tables/lab_rounding.json has it; other modes keep them."""
+    nans = np.array([0x7F801FA9, 0x7F800EF0, 0xFF801887, 0xFF800E25, 0x7F800D0D], np.uint32)
+    infinities = [0x7F800000, 0x7F800000, 0xFF800000, 0xFF800000, 0x7F800000]
+    assert convert(nans, FP32, TF32, "rna").tolist() == infinities
+    for mode in ("rn", "rz"):
+        assert (convert(nans, FP32, TF32, mode) == TF32.nan_bits).all()
+    above = [0x7F802000, 0xFFC00000, 0x7FFFFFFF]
+    assert (convert(above, FP32, TF32, "rna") == TF32.nan_bits).all()
+    finite = [0x7F7FFFFF, 0x7F800000, 0xFF800000, 0x80000000, 0x3F801000]
+    wanted = [0x7F800000, 0x7F800000, 0xFF800000, 0x80000000, 0x3F802000]
+    assert convert(finite, FP32, TF32, "rna").tolist() == wanted

@@ -5,14 +5,15 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 sys.path.append(str(Path(__file__).parents[4]))  # bench/ is no installed package
 from bench.h200._rounding_cases import CASES, inputs, source, wrong
-from bench.h200.lab_rounding_table import Tally
-from bench.lab_rounding import TABLE
+from bench.h200.lab_rounding_table import CHUNK, Tally
+from bench.lab_rounding import TABLE, still_wrong
 
 
 def test_table() -> None:
@@ -21,7 +22,29 @@ def test_table() -> None:
     table = json.loads(TABLE.read_text())
     assert "H200" in table["about"]["name"] and table["about"]["date"]
     assert set(table["instructions"]) == {case.name for case in CASES}
-    assert not [name for name, row in table["instructions"].items() if row["mismatches"]]
+    assert not still_wrong(table["instructions"])
+    bad = {name: row["mismatches"] for name, row in table["instructions"].items()}
+    assert {name: count for name, count in bad.items() if count} == {"cvt.rna.tf32.f32": 39}
+
+
+def test_all_mismatches_of_that_run_are_of_one_kind() -> None:
+    """Its inputs again: 39 are NaNs that the hardware makes into infinities, as many as differed."""
+    if not TABLE.exists():
+        pytest.skip("bench/h200/tables/lab_rounding.json has not been measured yet")
+    number = [case.name for case in CASES].index("cvt.rna.tf32.f32")
+    row = json.loads(TABLE.read_text())["instructions"]["cvt.rna.tf32.f32"]
+    changed = 0
+    for turn in range(row["cases"] // CHUNK):
+        given = inputs(CASES[number], CHUNK, seed=turn * 1000 + number)[0] & np.uint32(0x7FFFFFFF)
+        changed += int(((given > 0x7F800000) & (given < 0x7F802000)).sum())
+    assert changed == row["mismatches"]
+
+
+def test_an_example_that_differs_is_found() -> None:
+    rows: dict[str, dict[str, Any]] = {case.name: {"examples": []} for case in CASES}
+    right = {"a": "0x7f801fa9", "b": "0x0", "c": "0x0", "hardware": "0x7f800000"}
+    rows["cvt.rna.tf32.f32"]["examples"] = [right, right | {"hardware": "0x7f802000"}]
+    assert [e["hardware"] for e in still_wrong(rows)] == ["0x7f802000"]
 
 
 def test_needs_numpy_alone() -> None:
