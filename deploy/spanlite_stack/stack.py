@@ -101,7 +101,7 @@ class Stack:
         """Make one more topic, with the same limits as the others, unless it is there."""
         state = self._read()
         if state is None:
-            raise ServiceError(f"no broker in {self.data}; start it with `spanlite stack up`")
+            raise ServiceError(f"no Kafka broker in {self.data}; start it with `spanlite stack up`")
         Admin(state.bootstrap).create({name: partitions}, _config.TOPIC_CONFIG)
 
     def status(self) -> StackInfo | None:

@@ -50,7 +50,7 @@ def test_closes_with_everything_named(build: Any, spanlite: Any) -> None:
     assert code == 0
     assert "It closes." in out
     assert "duplicate 25, sampled_out 90, malformed 3 messages" in out
-    assert "5 spans are known to be lost" in out
+    assert "Known to be lost on the wire: 5 spans." in out
 
 
 def test_json_holds_every_number(build: Any, spanlite: Any) -> None:

@@ -237,6 +237,15 @@ def test_an_empty_window_says_where_the_spans_are(build: Any, spanlite: Any) -> 
     assert "Nothing was recorded in this window; the archive holds spans from 2026-12-01T07" in text
 
 
+def test_names_that_are_cut_say_where_they_are_whole(build: Any, spanlite: Any) -> None:
+    hint = "names cut at … are whole with --json and --csv"
+    build.spans(*step(0, ("ffn", "g" * 60, 30_000, 7)))
+    assert hint not in spanlite("report", "--archive", build.root)[1]
+    build.spans(*step(1, ("ffn", "h" * 61, 30_000, 7)))
+    assert hint in spanlite("report", "--archive", build.root)[1]
+    assert "h" * 61 in spanlite("report", "--json", "--archive", build.root)[1]
+
+
 def test_names_that_are_missing_say_so(build: Any, spanlite: Any) -> None:
     build.spans(*step(0, ("ffn", "gemm", 30_000, 7), host="", service=""))
     _, text, _ = spanlite("report", "--archive", build.root)

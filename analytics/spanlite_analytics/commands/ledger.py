@@ -14,6 +14,7 @@ from spanlite.timewindow import add_window_arguments, window_of
 
 from spanlite_analytics.ledger import Balance, Hop, balance
 from spanlite_analytics.output import console_for
+from spanlite_analytics.words import plural
 
 DOES_NOT_CLOSE = 1
 
@@ -85,7 +86,7 @@ def _drops(hop: Hop) -> str:
     parts = [f"{reason} {spans:,}" for reason, spans in hop.dropped.items() if spans]
     # A message that cannot be read has no spans that anybody could count.
     parts += [
-        f"{reason} {n:,} messages"
+        f"{reason} {plural(n, 'message')}"
         for reason, n in hop.dropped_messages.items()
         if n and not hop.dropped.get(reason)
     ]
@@ -119,7 +120,7 @@ def _print(result: Balance) -> None:
         if not link.closes:
             console.print(f"[red]{link.what}: {link.left:,} is not {link.right:,}[/]")
     if result.lost:
-        console.print(f"[yellow]{result.lost:,} spans are known to be lost on the wire.[/]")
+        console.print(f"[yellow]Known to be lost on the wire: {plural(result.lost, 'span')}.[/]")
     console.print("[green]It closes.[/]" if result.closes else "[red]It does not close.[/]")
 
 

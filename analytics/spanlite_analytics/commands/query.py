@@ -40,7 +40,10 @@ class QueryCommand:
         parser.add_argument("sql", nargs="?", metavar="SQL", help="statements, or - for stdin")
         parser.add_argument("--file", dest="sql_file", metavar="PATH", help="read the SQL there")
         parser.add_argument(
-            "--format", choices=[*TEXT_WRITERS, "parquet"], default="table", help="default: table"
+            "--format",
+            choices=[*TEXT_WRITERS, "parquet"],
+            default="table",
+            help="(default: %(default)s)",
         )
         parser.add_argument("--output", "-o", metavar="PATH", help="write there, not to stdout")
         add_archive_argument(parser)

@@ -38,16 +38,32 @@ class ReportCommand:
         parser.formatter_class = argparse.RawDescriptionHelpFormatter
         parser.epilog = _HELP
         add_archive_argument(parser)
-        parser.add_argument("--service", action="append", default=[], metavar="NAME")
-        parser.add_argument("--host", action="append", default=[], metavar="NAME")
+        for name in ("service", "host"):
+            parser.add_argument(
+                f"--{name}",
+                action="append",
+                default=[],
+                metavar="NAME",
+                help=f"only this {name}; may be repeated (default: all)",
+            )
         parser.add_argument(
-            "--only", action="append", default=[], metavar="SECTION", help="may be repeated"
+            "--only",
+            action="append",
+            default=[],
+            metavar="SECTION",
+            help="only this section; may be repeated (default: all)",
         )
         parser.add_argument(
-            "--top", type=int, default=DEFAULT_TOP, metavar="N", help="rows of each table (10)"
+            "--top",
+            type=int,
+            default=DEFAULT_TOP,
+            metavar="N",
+            help="rows of each table (default: %(default)s)",
         )
-        parser.add_argument("--json", action="store_true", help="all rows, as one JSON object")
-        parser.add_argument("--csv", metavar="DIR", help="all rows, one file a section")
+        parser.add_argument(
+            "--json", action="store_true", help="all rows and whole names, as one JSON object"
+        )
+        parser.add_argument("--csv", metavar="DIR", help="the same, one CSV file a section")
         add_window_arguments(parser)
 
     def run(self, args: argparse.Namespace) -> int:

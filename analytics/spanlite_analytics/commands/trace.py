@@ -45,7 +45,7 @@ class TraceCommand:
         parser.add_argument("id", metavar="ID", help="trace id in hex, or the start of one")
         parser.add_argument("--all", action="store_true", help="every span, however many")
         parser.add_argument(
-            "--lines", type=int, metavar="N", help=f"about so many spans (default {DEFAULT_LINES})"
+            "--lines", type=int, metavar="N", help=f"about so many spans (default: {DEFAULT_LINES})"
         )
         parser.add_argument("--long", action="store_true", help="launch configuration, ids, bytes")
         parser.add_argument("--json", action="store_true", help="every span as JSON")

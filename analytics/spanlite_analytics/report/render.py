@@ -75,6 +75,10 @@ def _table(section: Section, top: int) -> Table:
     return table
 
 
+def _cuts_a_name(frame: pd.DataFrame) -> bool:
+    return "name" in frame and bool((frame["name"].astype(str).str.len() > NAME_WIDTH).any())
+
+
 def print_report(report: Report, console: Console, top: int) -> None:
     """Every section with its first `top` rows; sections without rows are left out."""
     for line in heading(report):
@@ -85,9 +89,12 @@ def print_report(report: Report, console: Console, top: int) -> None:
         console.print(f"\n[bold]{escape(section.title)}[/]")
         console.print(_table(section, top))
         more = len(section.frame) - top
+        cut = _cuts_a_name(section.frame.head(top))
         notes = [section.note] if section.note else []
         if more > 0:
             notes.insert(0, f"... {more:,} more")
+        if cut:
+            notes.append("names cut at … are whole with --json and --csv")
         if notes:
             console.print(f"[dim]{escape('; '.join(notes))}[/]")
 

@@ -74,7 +74,7 @@ def _down(args: argparse.Namespace) -> int:
 class StackCommand:
     """Start, look at and stop the local broker."""
 
-    summary = "run a local Kafka broker: up, status, down"
+    summary = "Run a local Kafka broker: up, status, down"
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Declare up, status and down."""
