@@ -12,7 +12,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from spanlite_analytics.lab.rounding.formats import FP32, Format
+from spanlite_analytics.lab.rounding.formats import FP32, TF32, Format
 
 Doubles = NDArray[np.float64]
 Bits = NDArray[np.uint32]
@@ -159,11 +159,25 @@ def convert(
     ftz: bool = False,
     random: ArrayLike | None = None,
 ) -> Bits:
-    """`cvt`: patterns of one format to another; `ftz` flushes subnormal inputs of FP32."""
+    """`cvt`: patterns of one format to another; `ftz` flushes subnormal inputs of FP32.
+
+    A NaN gives the target's one NaN, but for `cvt.rna.tf32.f32`: where all bits that TF32 keeps
+    of its fraction are zero, the result is an infinity of its sign.
+    """
     values = to_doubles(patterns, source)
     if ftz and source is FP32:
         values = flushed(values, source)
-    return to_bits(values, target, mode, saturate=saturate, random=random)
+    rounded = to_bits(values, target, mode, saturate=saturate, random=random)
+    if mode == "rna" and source is FP32 and target is TF32 and not saturate:
+        return _low_nans_cut(np.asarray(patterns, np.uint32), rounded)
+    return rounded
+
+
+def _low_nans_cut(given: Bits, rounded: Bits) -> Bits:
+    """`cvt.rna.tf32.f32` cuts the low bits of a NaN off, so an H200 makes some into infinities."""
+    cut = given & ~np.uint32((1 << TF32.padding_bits) - 1)
+    infinite = (cut & np.uint32(0x7FFFFFFF)) == TF32.infinity_bits << TF32.padding_bits
+    return np.where(infinite, cut, rounded)
 
 
 def flushed(values: Doubles, source: Format) -> Doubles:

@@ -28,7 +28,7 @@ def test_table() -> None:
 
 
 def test_all_mismatches_of_that_run_are_of_one_kind() -> None:
-    """Its inputs again: 39 are NaNs that the hardware makes into infinities, as many as differed."""
+    """Its inputs again: 39 are NaNs made into infinities, as many as differed."""
     if not TABLE.exists():
         pytest.skip("bench/h200/tables/lab_rounding.json has not been measured yet")
     number = [case.name for case in CASES].index("cvt.rna.tf32.f32")
