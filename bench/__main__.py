@@ -2,7 +2,8 @@
 
 Each line goes to stdout and, with the machine, the versions and the date, to
 bench/results/YYYY-MM-DD.jsonl. Benches that need a GPU are run by name on one
-(`python -m bench agent_overhead`); they are not part of the default.
+(`python -m bench agent_overhead`); they are not part of the default. Those of the lab replay what a
+GPU answered.
 """
 
 from __future__ import annotations
@@ -28,6 +29,9 @@ DEFAULT = (
     "replay_plan",
     "replay_sim",
     "bottlenecks",
+    "lab_occupancy",
+    "lab_banks",
+    "lab_rounding",
     "pipeline_throughput",
 )
 PACKAGES = ("spanlite", "apache-flink", "confluent-kafka", "duckdb", "numpy", "protobuf", "pyarrow")

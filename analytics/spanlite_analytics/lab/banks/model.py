@@ -37,9 +37,9 @@ KINDS: tuple[Kind, ...] = ("load", "store", "ldmatrix", "stmatrix")
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What NVIDIA's documents leave open. The defaults are what its engineers describe.
+    """What NVIDIA's documents leave open. The defaults are what an H200 does.
 
-    `python -m bench.lab_banks` says which of these the hardware's counters agree with.
+    `python -m bench.lab_banks` compares them with its counters.
     """
 
     #: Whether 16-byte loads are packed for each half warp by itself, not for both or none.
