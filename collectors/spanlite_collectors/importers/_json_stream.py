@@ -17,7 +17,7 @@ from typing import Any
 from spanlite.errors import InputError
 
 from spanlite_collectors.importers._files import SourceFile
-from spanlite_collectors.importers._json_text import SURROGATE_ESCAPES, without_surrogates
+from spanlite_collectors.importers._json_text import ESCAPE, without_surrogates
 
 _SPACE = " \t\n\r"
 _COMMA = re.compile(r"[ \t\n\r]*,[ \t\n\r]*(?=[^ \t\n\r])")
@@ -84,7 +84,7 @@ class JsonStream:
             raise
         except (ValueError, ArithmeticError):  # of a number; the scanner that takes any is slow
             value, end = self._scan_any(self._text, self._at)
-        if any(self._text.find(escape, self._at, end) >= 0 for escape in SURROGATE_ESCAPES):
+        if self._text.find(ESCAPE, self._at, end) >= 0:
             value = without_surrogates(value)
         return value, end
 

@@ -23,7 +23,7 @@ _REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 #: of a job's worker is half used before it starts; OTLP allows about 50.
 MAX_DEPTH = 64
 #: How a surrogate begins in JSON; without it there is none, which is quick to see.
-SURROGATE_ESCAPES = ("\\ud", "\\uD")
+ESCAPE = "\\u"
 
 
 def load_json(data: str | bytes) -> Any:
@@ -35,7 +35,7 @@ def load_json(data: str | bytes) -> Any:
     text = data if isinstance(data, str) else data.decode(json.detect_encoding(data))
     try:
         value = json.loads(text)
-        if any(escape in text for escape in SURROGATE_ESCAPES):
+        if ESCAPE in text:
             value = without_surrogates(value)
     except RecursionError:
         raise ValueError("nested too deeply") from None
