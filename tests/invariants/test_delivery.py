@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter, defaultdict
+from contextlib import nullcontext, suppress
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ import pyarrow as pa
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from spanlite.codec import BatchView
+from spanlite.errors import ServiceError
 from spanlite.schema import SPAN_SCHEMA
 from spanlite_collectors.batching import Batcher
 from spanlite_collectors.delivery import KafkaSink, Message, Numbering, Outbox, Spool
@@ -96,7 +98,9 @@ def test_every_span_is_in_a_batch_or_told_as_dropped(
         sink.drop("ring_full", drops)
         written += count
         dropped["ring_full"] += drops
-    sink.close()
+    # Away for good and without room: it says so, and all the same keeps its accounts.
+    with nullcontext() if up else suppress(ServiceError):
+        sink.close()
     stats = sink.stats()
     views = broker.log + spooled(folder)
 
