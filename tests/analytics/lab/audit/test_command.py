@@ -25,7 +25,9 @@ def test_exit_codes(
     assert "kernel.cu:7: error: shared-race in race" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("content", [b"", b"hello", pytest.param(b"\x7fELF but no more", marks=NEEDS_TOOLS)])
+@pytest.mark.parametrize(
+    "content", [b"", b"hello", pytest.param(b"\x7fELF but no more", marks=NEEDS_TOOLS)]
+)
 def test_bad_input(tmp_path: Path, content: bytes, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "bad.cubin"
     path.write_bytes(content)
