@@ -13,11 +13,9 @@ from spanlite.kinds import SpanKind
 
 from spanlite_replay.bottlenecks.bounds import Bound, Reason
 from spanlite_replay.bottlenecks.groups import Group, KernelGroup
-from spanlite_replay.bottlenecks.recorded import BOOL, ancestor
+from spanlite_replay.bottlenecks.recorded import ancestor
 from spanlite_replay.bottlenecks.report import Analysis
 
-#: A slow window takes this much longer than the usual ones, and stands out of their spread.
-SLOWER, SPREADS = 1.15, 4.0
 #: So many windows a comparison needs on each side.
 FEWEST = 3
 #: A cause explains at least this share of the difference, and of a usual window.
@@ -77,25 +75,6 @@ class Comparison:
             return False
         error = math.sqrt(a.spread_ns**2 / a.windows + b.spread_ns**2 / b.windows)
         return self.difference_ns > max(3 * error, 0.05 * a.length_ns)
-
-
-def pick_slow(analysis: Analysis) -> tuple[BOOL, BOOL]:
-    """(usual, slow) windows of one recording; the first of each thread is warm-up, in neither."""
-    stretches, windows = analysis.stretches, analysis.rec.windows
-    count = len(windows)
-    lengths = np.bincount(stretches.window, weights=stretches.ns, minlength=count)
-    warm = np.ones(count, np.bool_)
-    for thread in np.unique(windows.thread):
-        mine = np.flatnonzero(windows.thread == thread)
-        warm[mine[np.argmin(windows.start_ns[mine])]] = False
-    if warm.sum() <= FEWEST:
-        return warm, np.zeros(count, np.bool_)
-    ordered = np.sort(lengths[warm])
-    fast = ordered[: (len(ordered) + 1) // 2]
-    middle = float(np.median(fast))
-    spread = 1.4826 * float(np.median(np.abs(fast - middle)))
-    slow = warm & (lengths > max(SLOWER * middle, middle + SPREADS * spread))
-    return warm & ~slow, slow
 
 
 def find_long_tail(analysis: Analysis) -> list[Cause]:

@@ -12,9 +12,9 @@ from spanlite_replay.bottlenecks.causes import (
     Comparison,
     find_causes,
     find_long_tail,
-    pick_slow,
 )
 from spanlite_replay.bottlenecks.groups import Group, group_of
+from spanlite_replay.bottlenecks.picking import pick_slow
 from spanlite_replay.bottlenecks.report import Analysis, Bottlenecks, analyse, summarise
 from spanlite_replay.recording import Recording
 

@@ -106,15 +106,15 @@ def test_conflicts_are_read_from_ncu() -> None:
 
 #: What is named first, as measured; docs/bottlenecks.md says why not all.
 FIRST = {
-    "slow_kernel": "launch_starvation",
+    "slow_kernel": "none",
     "clock_throttled": "launch_starvation",
-    "stray_sync": "launch_starvation",
+    "stray_sync": "none",
     "serialised_streams": "launch_starvation",
     "copy_engine": "copy_engine",
     "launch_starvation": "launch_starvation",
     "fragmented_batch": "fragmented_batch",
     "bank_conflicts": "none",
-    "register_spill": "none",
+    "register_spill": "register_spill",
     "gemm_regression": "gemm_regression",
     "noisy_neighbour": "none",
     "long_tail_request": "long_tail_request",
