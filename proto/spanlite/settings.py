@@ -38,9 +38,25 @@ def add_archive_argument(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_archive_words(
+    parser: argparse.ArgumentParser, metavar: str = "ARCHIVE", more: str = ""
+) -> None:
+    """Declare the archive as an argument, and as `--archive` too; read it with `archive_of`."""
+    default = f"(default: ${ARCHIVE_VARIABLE}, else {DEFAULT_ARCHIVE})"
+    parser.add_argument(
+        "archive", nargs="?", metavar=metavar, help=f"archive folder {default}{more}"
+    )
+    parser.add_argument(
+        "--archive", dest="archive_flag", metavar="PATH", help="the same, as other commands have it"
+    )
+
+
 def archive_of(args: argparse.Namespace) -> Path:
-    """The archive folder that the flags ask for; it need not exist."""
-    return Path(args.archive) if args.archive else default_archive()
+    """The archive folder that the flags ask for; it need not exist. Raises UsageError."""
+    flag = getattr(args, "archive_flag", None)
+    if args.archive and flag:
+        raise UsageError(f"'{args.archive}' and --archive {flag} both name an archive: give one")
+    return Path(args.archive or flag or default_archive())
 
 
 def stack_bootstrap(stack_dir: Path = DEFAULT_STACK_DIR) -> str | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +21,8 @@ from spanlite.timewindow import TimeWindow, format_time
 PLAN_COLUMNS = ("trace_id", "span_id", "start_ns", "duration_ns", "kind", "name", "service")
 #: Spans are looked for this far outside the window, so that traces at its edges are whole.
 MARGIN_NS = 3_600_000_000_000
+#: 146 years to either side of 1970: within it, sums and differences of times fit 64 bits.
+FAR_NS = 2**62
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,8 @@ class Recording:
     span_id: npt.NDArray[np.uint64]
     start_ns: npt.NDArray[np.int64]
     duration_ns: npt.NDArray[np.int64]
+    #: Traces that were not read, since no clock can have shown their times.
+    left_out: int = 0
 
     @property
     def traces(self) -> int:
@@ -95,6 +99,14 @@ class Recording:
         np.minimum.at(first, self.trace, self.start_ns)
         return first
 
+    def beyond_time(self) -> npt.NDArray[np.bool_]:
+        """Which traces hold a span whose start, end or duration is centuries away. (traces,)."""
+        start, duration = self.start_ns, self.duration_ns
+        far = (start <= -FAR_NS) | (start >= FAR_NS) | (duration <= -FAR_NS) | (duration >= FAR_NS)
+        end = np.where(far, 0, start) + np.where(far, 0, duration)
+        far |= (end <= -FAR_NS) | (end >= FAR_NS)
+        return np.bincount(self.trace[far], minlength=self.traces) > 0
+
     def dictionary(self, name: str) -> tuple[npt.NDArray[np.int64], list[str]]:
         """A text column as (code of each row, words); null is a word of its own, ""."""
         codes, words = _dictionary(self.table.column(name))
@@ -147,6 +159,9 @@ def read_recording(
     wanted = pa.schema([schema.SPANS.field(name) for name in names])
     table = pa.Table.from_batches(list(reader.scan(wide, names)), wanted)
     found = Recording.from_table(table)
+    far = found.beyond_time()
+    left_out = int(far.sum())
+    found = found.take(~far) if left_out else found
     starts = found.trace_starts()
     inside = np.ones(found.traces, dtype=np.bool_)
     if window.from_ns is not None:
@@ -155,7 +170,8 @@ def read_recording(
         inside &= starts < window.to_ns
     if not inside.any():
         raise UsageError(f"no trace starts in {window}; {_extent(reader)}")
-    return found if inside.all() else found.take(inside)
+    found = found if inside.all() else found.take(inside)
+    return replace(found, left_out=left_out) if left_out else found
 
 
 def _extent(reader: ArchiveReader) -> str:

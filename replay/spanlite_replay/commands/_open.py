@@ -9,7 +9,7 @@ from pathlib import Path
 from spanlite.archive.reader import ArchiveReader
 from spanlite.bucket import DEFAULT_BUCKETS
 from spanlite.errors import UsageError
-from spanlite.settings import default_archive
+from spanlite.settings import archive_of
 from spanlite.timewindow import window_of
 
 from spanlite_replay.commands._flags import refuse_transforms, settings_of
@@ -31,7 +31,7 @@ def open_plan(
 
     `columns` of the archive (None: all); `deps`: find the order of the GPU work too.
     """
-    path = Path(args.archive) if args.archive else default_archive()
+    path = archive_of(args)
     if is_request_log(path):
         return _logged(args, path, deps, progress)
     if args.time_unit is not None:
@@ -42,6 +42,8 @@ def open_plan(
     reader = ArchiveReader(path)
     with progress.doing(f"reading {window}"):
         recording = read_recording(reader, window, columns)
+    if recording.left_out:
+        progress.say(f"traces left out, their times being centuries away: {recording.left_out:,}")
     with progress.doing(f"planning {len(recording.start_ns):,} spans"):
         plan = build_plan(recording, settings)
         if deps is not None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from rich.console import Console
 from spanlite.archive.reader import ArchiveReader
 from spanlite.errors import UsageError
-from spanlite.settings import default_archive
+from spanlite.settings import add_archive_words, archive_of
 from spanlite.timewindow import TimeWindow, add_window_arguments, parse_time, window_of
 
 from spanlite_replay.bottlenecks.diagnose import Diagnosis, diagnose
@@ -42,9 +42,7 @@ class BottlenecksCommand:
         """Declare the flags."""
         parser.formatter_class = argparse.RawDescriptionHelpFormatter
         parser.epilog = _EPILOG
-        parser.add_argument(
-            "archive", nargs="?", metavar="ARCHIVE", help="archive folder (default: as elsewhere)"
-        )
+        add_archive_words(parser)
         add_window_arguments(parser)
         group = parser.add_argument_group("what it is compared with")
         group.add_argument("--baseline", metavar="ARCHIVE", help="an archive of healthy steps")
@@ -61,7 +59,7 @@ class BottlenecksCommand:
         """Returns 0."""
         if args.top < 1:
             raise UsageError("--top must be 1 or more")
-        archive = Path(args.archive) if args.archive else default_archive()
+        archive = archive_of(args)
         progress = Progress(sys.stderr)
         recording = _read(archive, window_of(args), progress)
         baseline = _baseline(args, archive, progress)

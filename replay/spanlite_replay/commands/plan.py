@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 from spanlite.kinds import KIND_WORDS
+from spanlite.settings import add_archive_words
 from spanlite.timewindow import format_time
 
 from spanlite_replay.commands._flags import DEPS_HELP, add_transforms
@@ -58,12 +59,7 @@ class PlanCommand:
 
 def _add_save(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(do=_save)
-    parser.add_argument(
-        "archive",
-        nargs="?",
-        metavar="ARCHIVE|LOG",
-        help="archive folder (default: as elsewhere), or a log of LLM requests",
-    )
+    add_archive_words(parser, "ARCHIVE|LOG", ", or a log of LLM requests")
     add_transforms(parser)
     parser.add_argument("--deps", choices=["stream", "observed"], default="stream", help=DEPS_HELP)
     parser.add_argument("--out", metavar="FILE", required=True, help="ends in .slplan")

@@ -8,6 +8,7 @@ import time
 
 from spanlite.cli import INTERRUPTED
 from spanlite.errors import UsageError
+from spanlite.settings import add_archive_words
 from spanlite.timewindow import format_time, parse_duration
 
 from spanlite_replay.commands._faithful import (
@@ -55,12 +56,11 @@ class ReplayCommand:
         """Declare the flags."""
         parser.formatter_class = argparse.RawDescriptionHelpFormatter
         parser.epilog = _EPILOG
-        parser.add_argument(
-            "archive",
-            nargs="?",
-            metavar="ARCHIVE|PLAN|LOG",
-            help="archive folder (default: as elsewhere), a plan that `spanlite plan` saved, or "
-            "a log of LLM requests (Azure's .csv, Mooncake's .jsonl)",
+        add_archive_words(
+            parser,
+            "ARCHIVE|PLAN|LOG",
+            ", a plan that `spanlite plan` saved, or a log of LLM requests (Azure's .csv, "
+            "Mooncake's .jsonl)",
         )
         add_transforms(parser)
         _add_pacing(parser)

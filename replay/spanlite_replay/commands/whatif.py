@@ -8,7 +8,6 @@ import json
 import math
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -16,7 +15,7 @@ from rich.markup import escape
 from spanlite.archive.reader import ArchiveReader
 from spanlite.errors import UsageError
 from spanlite.occupancy import KNOWN_GPUS
-from spanlite.settings import default_archive
+from spanlite.settings import add_archive_words, archive_of
 from spanlite.timewindow import add_window_arguments, parse_duration, window_of
 
 from spanlite_replay import whatif
@@ -51,9 +50,7 @@ class WhatIfCommand:
         """Declare the flags."""
         parser.formatter_class = argparse.RawDescriptionHelpFormatter
         parser.epilog = _EPILOG
-        parser.add_argument(
-            "archive", nargs="?", metavar="ARCHIVE", help="archive folder (default: as elsewhere)"
-        )
+        add_archive_words(parser)
         add_window_arguments(parser)
         _add_questions(parser)
         parser.add_argument(
@@ -71,7 +68,7 @@ class WhatIfCommand:
             raise UsageError("ask something: see `spanlite whatif --help` for the questions")
         model = known_model(args.gpu) if args.gpu else None
         progress = Progress(sys.stderr)
-        archive = Path(args.archive) if args.archive else default_archive()
+        archive = archive_of(args)
         with progress.doing("reading"):
             recording = read_recording(ArchiveReader(archive), window_of(args), BOTTLENECK_COLUMNS)
         with progress.doing("simulating"):
