@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import errno
+import json
 import os
 import time
 from collections import Counter
@@ -13,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
+from spanlite.cli import main
 from spanlite.codec import BatchView
 from spanlite.errors import ServiceError, UsageError
 from spanlite_collectors.batching import Batcher
@@ -219,6 +221,19 @@ def test_a_span_too_large_to_send_is_dropped_alone_and_said(
     [error] = import_._say_delivered(sink)
     assert "1 spans were dropped as too_large" in error
     assert "1 too_large" in capsys.readouterr().err
+
+
+def test_an_import_that_could_not_send_a_span_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    event = {"ph": "X", "cat": "cpu_op", "name": "small", "pid": 1, "tid": 1, "ts": 1, "dur": 1}
+    trace = tmp_path / "trace.json"
+    trace.write_text(json.dumps([event, event | {"name": "n" * (17 << 20)}]))
+    sink = sink_with(SilentTransport(False), Spool(tmp_path / "spool"))
+    monkeypatch.setattr(import_, "open_sink", lambda *_: sink)
+    assert main(["import", str(trace)]) == 2
+    assert "1 spans were dropped as too_large" in capsys.readouterr().err
+    assert sum(view.count for view in left_in(tmp_path / "spool")) == 1
 
 
 @pytest.mark.parametrize(
