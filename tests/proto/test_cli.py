@@ -127,3 +127,15 @@ def test_a_reader_that_leaves_is_no_fault() -> None:
     )  # fmt: skip
     os.close(write)
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("name", REAL_COMMANDS)
+def test_summaries_are_of_one_style(name: str) -> None:
+    summary = REAL_COMMANDS[name].load().summary
+    assert summary[0].isupper() and not summary.endswith("."), summary
+
+
+def test_the_list_of_commands_is_aligned() -> None:
+    text = cli.build_parser(None, REAL_COMMANDS).epilog or ""
+    lines = text.splitlines()[1:]
+    assert len({line.index(REAL_COMMANDS[line.split()[0]].load().summary) for line in lines}) == 1

@@ -41,7 +41,7 @@ def add_folder_argument(parser: argparse._ActionsContainer) -> None:
 class CaptureCommand:
     """The `capture` subcommand."""
 
-    summary = "capture steps of a running process, change what its agent records, or list agents"
+    summary = "Capture steps of a running process, change what its agent records, or list agents"
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Declare the flags."""

@@ -41,7 +41,7 @@ def _say(text: str) -> None:
 class CollectCommand:
     """The `collect` subcommand."""
 
-    summary = "take spans on this host (OTLP/HTTP, GPU agents) and deliver them to Kafka"
+    summary = "Take spans on this host (OTLP/HTTP, GPU agents) and deliver them to Kafka"
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Declare the flags."""

@@ -51,7 +51,7 @@ def _rate(text: str) -> float:
 class GenerateCommand:
     """The `generate` subcommand."""
 
-    summary = "generate decode traces, without a GPU"
+    summary = "Generate decode traces, without a GPU"
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Declare the flags."""

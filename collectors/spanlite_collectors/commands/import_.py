@@ -48,7 +48,7 @@ examples:
 class ImportCommand:
     """The `import` subcommand."""
 
-    summary = "import recorded traces: Kineto, nsys, OTLP, CUPTI, request logs"
+    summary = "Import recorded traces: Kineto, nsys, OTLP, CUPTI, request logs"
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Declare the flags."""

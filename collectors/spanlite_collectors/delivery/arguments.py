@@ -181,7 +181,7 @@ def check_broker(
             f"`spanlite stack up` makes it in a local broker"
         )
     raise ServiceError(
-        f"no broker answers at {bootstrap}; start one with `spanlite stack up` "
+        f"no Kafka broker answers at {bootstrap}; start one with `spanlite stack up` "
         f"or name yours with --bootstrap HOST:PORT"
     )
 

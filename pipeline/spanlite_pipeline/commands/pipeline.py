@@ -97,7 +97,7 @@ def _check_rules(args: argparse.Namespace) -> int:
 class PipelineCommand:
     """The job: deduplicate, sample whole traces, roll up, write the archive."""
 
-    summary = "deduplicate and sample spans from Kafka into the archive, exactly once"
+    summary = "Deduplicate and sample spans from Kafka into the archive, exactly once"
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Declare the subcommands."""

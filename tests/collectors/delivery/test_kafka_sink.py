@@ -163,7 +163,7 @@ class TestWithoutBroker:
 
     def test_a_command_says_so(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         monkeypatch.setattr(open_sink.__globals__["check_broker"], "__defaults__", (1.0,))
-        with pytest.raises(ServiceError, match=r"no broker answers at 127\.0\.0\.1:9"):
+        with pytest.raises(ServiceError, match=r"no Kafka broker answers at 127\.0\.0\.1:9"):
             open_sink(parse(*self.GONE, "--spool", str(tmp_path)), "test")
 
     def open(self, *flags: str) -> KafkaSink:

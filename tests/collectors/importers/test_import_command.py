@@ -59,7 +59,7 @@ def test_a_bad_file_does_not_stop_the_others_but_sets_the_exit_code(trace, tmp_p
     [
         (["--resource", "nothing"], "KEY=VALUE"),
         (["--step", "("], "pattern"),
-        (["--bootstrap", "localhost:1", "--no-spool"], "no broker answers"),
+        (["--bootstrap", "localhost:1", "--no-spool"], "no Kafka broker answers"),
     ],
 )
 def test_flags_that_cannot_be_meant_are_told(trace, capsys, flags, says):
