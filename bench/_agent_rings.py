@@ -142,21 +142,26 @@ class Account:
 def account(drained: Drained) -> Account:
     """Kernels missing from whole steps and not counted as dropped.
 
-    A workload launches the same kernels in each step, so the common counts are the truth, and
-    what a step has less than the next of them is missing.
+    A workload launches the same kernels in each step, so the common counts of its thread are the
+    truth, and what a step has less than the next of them is missing.
     """
     counts = kernels_a_step(drained)
     if len(counts) == 0:
         return Account(0, 0, [], {})
-    values, times = np.unique(counts, return_counts=True)
-    usual = values[times >= max(1, len(counts) // 20)]
-    nearest = usual[np.minimum(np.searchsorted(usual, counts), len(usual) - 1)]
-    lack = np.maximum(nearest - counts, 0)
-    windows = whole_steps(drained)["window"]
+    steps = whole_steps(drained)
+    windows, lack = steps["window"], np.zeros(len(counts), np.int64)
+    for thread in np.unique(steps["thread_id"]):
+        mine = np.flatnonzero(steps["thread_id"] == thread)
+        values, times = np.unique(counts[mine], return_counts=True)
+        usual = values[times >= max(2, len(mine) // 20)]
+        usual = usual if len(usual) else values[-1:]
+        nearest = usual[np.minimum(np.searchsorted(usual, counts[mine]), len(usual) - 1)]
+        lack[mine] = np.maximum(nearest - counts[mine], 0)
     examples = []
     for at in np.flatnonzero(lack)[:8]:
         mates = np.flatnonzero(windows == windows[at])
         examples.append((int(counts[at]), int(at - mates[0]), len(mates)))
+    values, times = np.unique(counts, return_counts=True)
     common = dict(zip(values.tolist(), times.tolist(), strict=True))
     missing = max(0, int(lack.sum()) - sum(drained.drops.values()))
     return Account(len(counts), missing, examples, common)

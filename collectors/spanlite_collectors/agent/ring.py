@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import threading
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -75,8 +76,8 @@ def _declare(found: ctypes.CDLL) -> None:
         getattr(found, f"spanlite_ring_{name}").argtypes = [handle]
 
 
-class _Buffers:
-    """One set of buffers that all rings of a thread drain into."""
+class _Buffers(threading.local):
+    """One set of buffers that all rings of a thread drain into; each thread has its own."""
 
     def __init__(self) -> None:
         self.arrays = [np.empty(0, np.uint8)] * TYPES
@@ -92,7 +93,7 @@ class _Buffers:
 class Ring:
     """A mapped ring. Raises InputError where the file is none. Not thread-safe."""
 
-    _buffers: _Buffers | None = None
+    _buffers: _Buffers | None = None  # made by the first drain
 
     def __init__(self, path: Path) -> None:
         self.path = path

@@ -2,9 +2,11 @@
 
 import json
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 
 from ring_writer import RingWriter, write_recording
 from spanlite_collectors.agent.convert import Converter
+from spanlite_collectors.agent.layout import RecordType
 from spanlite_collectors.agent.process import Patience, ProcessSpans
 from spanlite_collectors.agent.ring import Ring
 from spanlite_collectors.sinks import MemorySink
@@ -92,3 +94,20 @@ def test_forgotten_texts_do_not_mix_up_names(tmp_path, recording):
             process.drain(0)
         process.drain(0, final=True)
     assert tight.described() == plain.described()
+
+
+def test_threads_that_drain_rings_of_their_own_do_not_mix_them(tmp_path):
+    def fill_and_drain(number: int) -> list[tuple[int, int]]:
+        writer = RingWriter(tmp_path / str(number), capacity=4 << 20)
+        ring, found = Ring(writer.path), []
+        for first in range(0, 2_000, 5):
+            for step in range(first, first + 5):
+                writer.write(RecordType.STEP, number=step, thread_id=number)
+            _, records, _ = ring.drain()
+            rows = records.get(RecordType.STEP)
+            found += [] if rows is None else [(int(r["thread_id"]), int(r["number"])) for r in rows]
+        return found
+
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(fill_and_drain, range(4)))
+    assert found == [[(number, step) for step in range(2_000)] for number in range(4)]
