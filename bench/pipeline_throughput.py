@@ -4,7 +4,7 @@
 
 Generated spans are written into a real broker as our batches, by the real sink, and the
 first 4,000,000 of them once more as protobuf rows for SQL, 4,096 a message, spread evenly (its
-rate is the same with more, and 20 million rows take longer to write than all the rest).
+rate is the same with more, and 40 million rows take longer to write than all the rest).
 Then three jobs run one after the other, each in a MiniCluster of two slots on a full topic:
 the job with tail sampling (errors, slow traces, rare kernels, 10 % of the rest), the job
 keeping everything, and the
@@ -180,14 +180,14 @@ def measure(bench: Bench, batches: Topic, rows: Topic) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="fewer spans, under 50 s")
-    parser.add_argument("--spans", type=int, help="(default: 20,000,000; quick: 2,000,000)")
+    parser.add_argument("--spans", type=int, help="(default: 40,000,000; quick: 2,000,000)")
     parser.add_argument("--keep", type=Path, metavar="DIR", help="leave logs and output here")
     args = parser.parse_args()
     if not (JARS / ".done").exists():
         raise SystemExit(
             "bench: the peer's jars are missing; run `make bench/flink_sql/jars/.done`"
         )
-    spans = args.spans or (2_000_000 if args.quick else 20_000_000)
+    spans = args.spans or (2_000_000 if args.quick else 40_000_000)
     folder = args.keep or Path(tempfile.mkdtemp(prefix="spanlite-bench-"))
     stack = Stack(folder / "stack")
     try:
