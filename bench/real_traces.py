@@ -16,6 +16,7 @@ import pyarrow as pa
 from spanlite.bucket import bucket_of
 from spanlite.codec import Batch, encode_batch
 from spanlite.errors import InputError
+from spanlite.topics import ZSTD_LEVEL
 from spanlite.v1 import spanlite_pb2 as pb
 from spanlite_collectors.importers import ImportReport, import_file
 from spanlite_collectors.sinks import MemorySink
@@ -25,7 +26,7 @@ from bench._report import emit
 ROOT = Path(__file__).parents[1]
 DATA = ROOT / "../shared/data"
 PAGE = ROOT / "docs/real-traces.md"
-_ZSTD = pa.Codec("zstd", compression_level=3)
+_ZSTD = pa.Codec("zstd", compression_level=ZSTD_LEVEL)
 _MARK = "<!-- {} of python -m bench.real_traces --write -->"
 
 
