@@ -10,7 +10,7 @@ import pyarrow as pa
 from spanlite.archive.schema import LEDGER
 from spanlite.v1 import spanlite_pb2 as pb
 
-_MOST = (1 << 63) - 1
+from spanlite_pipeline.rollups import int64
 
 
 class Entry(NamedTuple):
@@ -69,8 +69,7 @@ class LedgerCounts:
             "direction": [e.direction for e, _, _ in items],
             "reason": [e.reason for e, _, _ in items],
             "bucket": [None if e.bucket < 0 else e.bucket for e, _, _ in items],
-            # Hostile headers may speak of more than a BIGINT holds.
-            "spans": [max(-_MOST, min(spans, _MOST)) for _, spans, _ in items],
+            "spans": [int64(spans) for _, spans, _ in items],
             "messages": [messages for _, _, messages in items],
         }
         arrays = [pa.array(columns[f.name], _plain(f.type)).cast(f.type) for f in LEDGER]

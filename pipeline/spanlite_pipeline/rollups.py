@@ -70,7 +70,7 @@ class RollUps:
             "name": [key[5] for key in keys],
         }
         for at, name in enumerate(("spans", "errors", "duration_ns", "min_ns", "max_ns", "bytes")):
-            columns[name] = [_int64(row[at]) for row in rows]
+            columns[name] = [int64(row[at]) for row in rows]
         arrays = []
         for item in KERNEL_MINUTES:
             kind = item.type.value_type if pa.types.is_dictionary(item.type) else item.type
@@ -78,8 +78,8 @@ class RollUps:
         return pa.Table.from_arrays(arrays, schema=KERNEL_MINUTES)
 
 
-def _int64(value: int) -> int:
-    """Hostile durations may sum to more than a BIGINT holds."""
+def int64(value: int) -> int:
+    """The nearest BIGINT: hostile durations and headers may sum to more than one holds."""
     return max(-(1 << 63), min(value, (1 << 63) - 1))
 
 

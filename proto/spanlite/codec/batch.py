@@ -21,6 +21,7 @@ MAX_SPANS = 1 << 20
 MAX_COUNTED = 1 << 53
 #: A weight is 1 over it.
 MIN_PROBABILITY = 1e-9
+PROBABILITY_RULE = f"0, or from {MIN_PROBABILITY} to 1"
 #: First byte of every SpanBatch: field 1, length-delimited.
 BATCH_TAG = b"\x0a"
 
@@ -82,20 +83,15 @@ def _check_header(header: pb.BatchHeader) -> None:
         raise WireError("malformed", f"bucket count {count}")
     if header.bucket >= count:
         raise WireError("malformed", f"bucket {header.bucket} of {count}")
-    for name, spans in (("spans_before", header.spans_before), *_drops(header)):
+    drops = (("drops.spans", drop.spans) for drop in header.drops)
+    for name, spans in (("spans_before", header.spans_before), *drops):
         if spans > MAX_COUNTED:
             raise WireError("malformed", f"{name} {spans}; the limit is {MAX_COUNTED}")
-    check_probability(header.sampling_probability)
+    probability = header.sampling_probability
+    if not is_probability(probability):
+        raise WireError("malformed", f"sampling_probability {probability}: {PROBABILITY_RULE}")
 
 
-def _drops(header: pb.BatchHeader) -> list[tuple[str, int]]:
-    return [("drops.spans", drop.spans) for drop in header.drops]
-
-
-def check_probability(probability: float) -> None:
-    """0 (not sampled), or from MIN_PROBABILITY to 1. Raises WireError."""
-    if probability != 0 and not MIN_PROBABILITY <= probability <= 1:
-        raise WireError(
-            "malformed",
-            f"sampling_probability {probability}: 0, or from {MIN_PROBABILITY} to 1",
-        )
+def is_probability(value: Any) -> Any:
+    """Whether a probability, or each of an array of them, is 0 (not sampled) or can be weighed."""
+    return (value == 0) | ((value >= MIN_PROBABILITY) & (value <= 1))

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from spanlite.bucket import DEFAULT_BUCKETS, bucket_of
 from spanlite.codec import _columns as col
 from spanlite.codec._wire import lite_handler
-from spanlite.codec.batch import MIN_PROBABILITY, SCHEMA_VERSION, Batch
+from spanlite.codec.batch import PROBABILITY_RULE, SCHEMA_VERSION, Batch, is_probability
 from spanlite.codec.reader import parse
 from spanlite.errors import WireError
 from spanlite.schema import LAUNCH_COLUMNS, LINK_TYPE, SPAN_SCHEMA
@@ -127,8 +127,7 @@ def _check(rows: pa.RecordBatch, places: Array, bad: dict[int, WireError]) -> Ar
     for name in ("start", "duration"):
         refuse(_time(rows, name)[1], f"{name} does not fit 64-bit nanoseconds")
     chance = _numpy(rows, "sampling_probability")
-    sound = (chance == 0) | ((chance >= MIN_PROBABILITY) & (chance <= 1))
-    refuse(~sound, f"sampling_probability must be 0, or from {MIN_PROBABILITY} to 1")
+    refuse(~is_probability(chance), f"sampling_probability must be {PROBABILITY_RULE}")
     refuse(_not_objects(rows.column("attributes_json")), "attributes_json is not a JSON object")
     return good
 
