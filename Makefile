@@ -12,7 +12,7 @@ $(UV): scripts/bootstrap
 	scripts/bootstrap
 
 .venv/.done: uv.lock pyproject.toml $(wildcard */pyproject.toml) | $(UV)
-	$(UV) sync --quiet --frozen --compile-bytecode --all-packages --extra flink --extra lab
+	$(UV) sync --quiet --frozen --compile-bytecode --all-packages --extra flink --extra lab --extra http
 	$(RUN)python -m compileall -q proto collectors pipeline replay analytics deploy
 	touch $@
 
@@ -40,6 +40,7 @@ check: setup
 	scripts/check
 
 bench: setup bench/flink_sql/jars/.done
+	$(UV) sync --quiet --frozen --all-packages --extra flink --extra lab --extra http --group bench
 	$(RUN)python -m bench
 
 # On a machine with an H200, nvcc and ncu; needs numpy alone. Makes the tables anew that the lab's
