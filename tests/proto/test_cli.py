@@ -117,6 +117,24 @@ def test_every_installed_command_has_help(
     assert REAL_COMMANDS[name].load().summary
 
 
+def unexplained(parser: argparse.ArgumentParser) -> list[str]:
+    found = []
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for child in action.choices.values():
+                found += unexplained(child)
+        elif not action.help:
+            found.append(f"{parser.prog}: {'/'.join(action.option_strings) or action.dest}")
+    return found
+
+
+@pytest.mark.parametrize("name", REAL_COMMANDS)
+def test_every_argument_says_what_it_is(name: str) -> None:
+    parser = argparse.ArgumentParser(prog=name)
+    REAL_COMMANDS[name].load().add_arguments(parser)
+    assert unexplained(parser) == []
+
+
 def test_a_reader_that_leaves_is_no_fault() -> None:
     """As in `spanlite --version | true`, with a pipe nobody reads."""
     read, write = os.pipe()

@@ -54,8 +54,15 @@ class ImportCommand:
         """Declare the flags."""
         parser.formatter_class = argparse.RawDescriptionHelpFormatter
         parser.epilog = _EPILOG
-        parser.add_argument("files", nargs="+", metavar="FILE", type=Path)
-        parser.add_argument("--format", choices=("auto", *FORMATS), default="auto")
+        parser.add_argument(
+            "files", nargs="+", metavar="FILE", type=Path, help="what another tool recorded"
+        )
+        parser.add_argument(
+            "--format",
+            choices=("auto", *FORMATS),
+            default="auto",
+            help="what the files are (default: auto, told by their first bytes)",
+        )
         parser.add_argument("--dry-run", action="store_true", help="count, and send nothing")
         parser.add_argument("--json", action="store_true", help="the counts as JSON")
         group = parser.add_argument_group("names and traces")

@@ -130,7 +130,7 @@ class PipelineCommand:
         )
         submit.set_defaults(action_run=_submit)
         check = sub.add_parser("check-rules", help="read sampling rules and say what they do")
-        check.add_argument("file", metavar="FILE")
+        check.add_argument("file", metavar="FILE", help="the sampling rules, YAML")
         check.set_defaults(action_run=_check_rules)
 
     def run(self, args: argparse.Namespace) -> int:

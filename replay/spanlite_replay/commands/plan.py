@@ -68,14 +68,14 @@ def _add_save(parser: argparse.ArgumentParser) -> None:
 
 def _add_show(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(do=_show)
-    parser.add_argument("plan", metavar="PLAN", type=Path)
+    parser.add_argument("plan", metavar="PLAN", type=Path, help="a saved plan (.slplan)")
     parser.add_argument("--json", action="store_true", help="as JSON")
 
 
 def _add_diff(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(do=_diff)
-    parser.add_argument("first", metavar="PLAN", type=Path)
-    parser.add_argument("second", metavar="PLAN", type=Path)
+    parser.add_argument("first", metavar="PLAN", type=Path, help="the plan to compare with")
+    parser.add_argument("second", metavar="PLAN", type=Path, help="the plan to compare")
     parser.add_argument("--json", action="store_true", help="as JSON")
 
 
