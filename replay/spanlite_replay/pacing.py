@@ -20,6 +20,7 @@ from typing import Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
+from spanlite.errors import UsageError
 
 I64 = npt.NDArray[np.int64]
 Late = Literal["burst", "reanchor", "drop"]
@@ -118,7 +119,8 @@ class Pacing:
     once, `reanchor` moves the rest of the plan by the delay, `drop` leaves them out.
     `tolerance_ns`: what is later counts as missed in the report; it is dispatched all the same.
     `spin_ns` None: measured first (see `prepared`). `priority`: ask the scheduler to prefer the
-    loop (it needs the right to; without it nothing changes).
+    loop (it needs the right to; without it nothing changes). `cpu`: keep the loop's thread on
+    this core.
     """
 
     late: Late = "burst"
@@ -126,6 +128,7 @@ class Pacing:
     spin_ns: int | None = None
     priority: bool = False
     tolerance_ns: int | None = None
+    cpu: int | None = None
 
 
 @dataclass
@@ -154,7 +157,7 @@ def prepared(pacing: Pacing, clock: Clock) -> Pacing:
     """The same with the spin tail measured, so that `pace` begins at once."""
     if pacing.spin_ns is not None:
         return pacing
-    with _steady(pacing.priority):
+    with _steady(pacing):
         return replace(pacing, spin_ns=measure_spin(clock))
 
 
@@ -176,7 +179,7 @@ def pace(
     if not len(due_ns):
         return result
     stop = Stop() if stop is None else stop
-    with _steady(pacing.priority):
+    with _steady(pacing):
         result.spin_ns = measure_spin(clock) if pacing.spin_ns is None else pacing.spin_ns
         loop = _Loop(due_ns, launch, clock, pacing, int(due_ns[0]) - origin_ns, result, stop)
         result.interrupted = not loop.run()
@@ -207,76 +210,88 @@ class _Loop:
         due = np.ascontiguousarray(self.due_ns).data
         seen = self.result.observed_ns.data
         now_ns, launch, count, stop = self.clock.now_ns, self.launch, len(due), self.stop
-        late_limit = None if self.pacing.late == "burst" else self.pacing.max_catchup_ns
-        at = 0
+        limit = None if self.pacing.late == "burst" else self.pacing.max_catchup_ns
+        at, shift, spin = 0, self.shift_ns, self.result.spin_ns
         while at < count:
             deadline = due[at]
-            now = now_ns() + self.shift_ns
-            if now < deadline:
-                now = self._wait(deadline, now)
-            elif late_limit is not None and now - deadline > late_limit:
-                at, now = self._late(at, now, late_limit)
-                if at == count:
-                    break
+            now = now_ns() + shift
+            if deadline - now > spin:
+                now = self._sleep(deadline, now)
             if stop.requested:
                 return False
-            last = self._due_until(due, at, now, count)
-            if last - at == 1:
-                seen[at] = now
-            else:
+            while now < deadline:
+                now = now_ns() + shift
+            if limit is not None and now - deadline > limit:
+                if self.pacing.late == "drop":
+                    at = int(np.searchsorted(self.due_ns, now - limit, side="left"))
+                    continue  # the next may not be due yet
+                now = self._reanchor(deadline, now)
+                shift = self.shift_ns
+            last = at + 1
+            if last < count and due[last] <= now:
+                last = self._due_until(due, last, now, count)
                 self.result.observed_ns[at:last] = now
+            else:
+                seen[at] = now
             launch(at, last)
             at = last
         return True
 
-    def _due_until(self, due: memoryview, at: int, now: int, count: int) -> int:
-        last = at + 1
-        near = min(at + _NEAR, count)
+    def _due_until(self, due: memoryview, last: int, now: int, count: int) -> int:
+        """The first event from `last` on that is not due yet: a few by hand, then a search."""
+        near = min(last + _NEAR, count)
         while last < near and due[last] <= now:
             last += 1
         if last == near < count and due[last] <= now:
             last = int(np.searchsorted(self.due_ns, now, side="right"))
         return last
 
-    def _wait(self, deadline: int, now: int) -> int:
-        """Return at the deadline, or when asked to stop, with the time."""
+    def _sleep(self, deadline: int, now: int) -> int:
+        """Return the spin before the deadline, or when asked to stop, with the time."""
         now_ns, shift, spin = self.clock.now_ns, self.shift_ns, self.result.spin_ns
-        while (ahead := deadline - now - spin) > 0:
-            if self.stop.requested:
-                return now
+        while (ahead := deadline - now - spin) > 0 and not self.stop.requested:
             self.clock.sleep_ns(min(ahead, MAX_SLEEP_NS))
-            now = now_ns() + shift
-        while now < deadline:
             now = now_ns() + shift
         return now
 
-    def _late(self, at: int, now: int, limit: int) -> tuple[int, int]:
-        """Apply the policy to an event that is too late: (next event, time)."""
-        if self.pacing.late == "drop":
-            return max(at, int(np.searchsorted(self.due_ns, now - limit, side="left"))), now
-        behind = now - int(self.due_ns[at])
-        self.shift_ns -= behind
-        self.result.moved_ns += behind
-        return at, now - behind
+    def _reanchor(self, deadline: int, now: int) -> int:
+        """Move the rest of the plan by the delay; returns the time as the plan now has it."""
+        self.shift_ns -= now - deadline
+        self.result.moved_ns += now - deadline
+        return deadline
 
 
 @contextmanager
-def _steady(priority: bool) -> Iterator[None]:
+def _steady(pacing: Pacing) -> Iterator[None]:
     """No garbage collection and no rounding of sleeps while the loop runs."""
     was_enabled = gc.isenabled()
     gc.disable()
     slack = _timer_slack(1)
     nice = os.getpriority(os.PRIO_PROCESS, 0)
-    raised = priority and _set_nice(-20)
+    raised = pacing.priority and _set_nice(-20)
+    cores = os.sched_getaffinity(0)
     try:
+        if pacing.cpu is not None:
+            _pin({pacing.cpu})
         yield
     finally:
+        if pacing.cpu is not None:
+            os.sched_setaffinity(0, cores)
         if raised:
             _set_nice(nice)
         if slack:
             _timer_slack(50_000)
         if was_enabled:
             gc.enable()
+
+
+def _pin(cores: set[int]) -> None:
+    """The calling thread alone. Raises UsageError where there is no such core."""
+    try:
+        os.sched_setaffinity(0, cores)
+    except (OSError, OverflowError, ValueError):
+        there = ", ".join(map(str, sorted(os.sched_getaffinity(0))))
+        raise UsageError(f"--cpu {min(cores)}: this process may use the cores {there}") from None
 
 
 def _set_nice(nice: int) -> bool:

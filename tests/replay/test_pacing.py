@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from spanlite.errors import UsageError
 from spanlite_replay.pacing import (
     MAX_SPIN_NS,
     MIN_SPIN_NS,
@@ -116,6 +117,67 @@ def test_late_drop_leaves_out_only_what_is_too_late() -> None:
     assert dropped.any() and not dropped.all()
     assert recorder.events == np.flatnonzero(~dropped).tolist()
     assert (paced.observed_ns - due)[~dropped].max() <= 1_000_000 + 2 * TICK
+
+
+@given(gaps, st.integers(0, 2_000_000), st.integers(0, 5_000_000), st.integers(1_000, 3_000_000))
+def test_drop_sends_nothing_early_nor_later_than_the_limit(
+    steps: list[int], cost_ns: int, overshoot_ns: int, limit_ns: int
+) -> None:
+    due = deadlines(steps)
+    clock = FakeClock(tick_ns=TICK, overshoot_ns=overshoot_ns)
+    pacing = Pacing("drop", max_catchup_ns=limit_ns, spin_ns=60_000)
+    paced, recorder = run(due, clock, pacing, cost_ns)
+    went = paced.observed_ns != NEVER
+    error = (paced.observed_ns - due)[went]
+    assert recorder.events == np.flatnonzero(went).tolist()
+    assert (error >= 0).all() and (error <= limit_ns).all()
+    if cost_ns + TICK * 4 < limit_ns and overshoot_ns < min(60_000, limit_ns):
+        apart = np.diff(due, prepend=BASE - 1) > 2 * cost_ns + 10 * TICK
+        assert went[apart].all()  # what need not be late is not dropped
+
+
+@given(gaps, st.integers(0, 2_000_000), st.integers(0, 5_000_000), st.integers(1_000, 3_000_000))
+def test_reanchor_loses_nothing_and_shortens_no_gap_by_more_than_the_limit(
+    steps: list[int], cost_ns: int, overshoot_ns: int, limit_ns: int
+) -> None:
+    due = deadlines(steps)
+    clock = FakeClock(tick_ns=TICK, overshoot_ns=overshoot_ns)
+    begin = clock.time_ns + 1_000_000
+    times: dict[int, int] = {}
+
+    def launch(first: int, last: int) -> None:
+        times.update(dict.fromkeys(range(first, last), clock.time_ns))
+        clock.advance(cost_ns)
+
+    pacing = Pacing("reanchor", max_catchup_ns=limit_ns, spin_ns=60_000)
+    paced = pace(due, launch, clock, pacing, begin)
+    assert sorted(times) == list(range(len(due)))
+    error = paced.observed_ns - due
+    assert (error >= 0).all() and (error <= limit_ns).all()
+    if len(due):
+        sent = np.array([times[event] for event in range(len(due))])
+        assert (np.diff(sent) >= np.diff(due) - limit_ns - TICK).all()
+        assert paced.moved_ns >= sent[-1] - begin - (due[-1] - due[0]) - limit_ns - TICK
+
+
+def test_drop_waits_for_the_next_that_is_not_due_yet() -> None:
+    due = deadlines([0, 1_000_000, 50_000_000])
+    pacing = Pacing("drop", max_catchup_ns=100_000, spin_ns=60_000)
+    paced, recorder = run(due, FakeClock(), pacing, cost_ns=10_000_000)
+    assert recorder.events == [0, 2]
+    assert 0 <= paced.observed_ns[2] - due[2] <= 2 * TICK
+
+
+def test_a_core_is_kept_and_given_back() -> None:
+    before = os.sched_getaffinity(0)
+    core = max(before)
+    seen: list[set[int]] = []
+    pacing = Pacing(spin_ns=0, cpu=core)
+    pace(deadlines([0]), lambda a, b: seen.append(os.sched_getaffinity(0)), FakeClock(), pacing, 0)
+    assert seen == [{core}] and os.sched_getaffinity(0) == before
+    with pytest.raises(UsageError, match="--cpu 4000"):
+        pace(deadlines([0]), lambda a, b: None, FakeClock(), Pacing(spin_ns=0, cpu=4000), 0)
+    assert os.sched_getaffinity(0) == before
 
 
 def test_late_reanchor_moves_the_rest_and_keeps_its_gaps() -> None:
