@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -76,6 +77,8 @@ class Build:
 
 def _build(name: str) -> Build:
     flags = SANITIZERS[name]
+    if shutil.which("g++") is None:
+        pytest.skip("the agent is built with g++, which is missing (Debian: g++)")
     if flags and not _has_sanitizer(flags):
         pytest.skip(f"this g++ has no runtime for -fsanitize={flags} (Debian: libasan8, libtsan2)")
     # The plain build is that of `make agent`, with the tests' programs added.
