@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, BinaryIO, Self
+from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
@@ -13,10 +13,8 @@ from spanlite.codec import Batch, encode_batch
 from spanlite.errors import InputError
 
 from spanlite_collectors.batching import Batcher, Ready, hashes_of, split_by_bucket
+from spanlite_collectors.delivery.file import varint
 from spanlite_collectors.delivery.numbering import Numbering
-
-#: A batch lies in memory whole, so one that claims more is not one of ours.
-_MAX_MESSAGE_BYTES = 64 << 20
 
 
 class FileSink:
@@ -81,40 +79,7 @@ class FileSink:
             header = self._numbering.peek_header(ready.bucket, ready.spans.num_rows)
             payload = encode_batch(Batch(header, ready.spans, ready.resource))
             self._numbering.commit(header)
-            self._file.write(_varint(len(payload)) + payload)
+            self._file.write(varint(len(payload)) + payload)
             self.messages += 1
             self.spans += ready.spans.num_rows
             self.bytes += len(payload)
-
-
-def read_messages(path: Path) -> Iterator[bytes]:
-    """The messages of such a file. Raises InputError where it is cut off or is none."""
-    with path.open("rb") as file:
-        while size := _read_length(file, path):
-            payload = file.read(size) if size <= _MAX_MESSAGE_BYTES else b""
-            if len(payload) != size:
-                raise InputError(f"'{path}' is cut off, or holds no length-delimited messages")
-            yield payload
-
-
-def _varint(value: int) -> bytes:
-    out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    return bytes([*out, value])
-
-
-def _read_length(file: BinaryIO, path: Path) -> int:
-    """The length before a message; 0 at the end of the file."""
-    value = shift = 0
-    while byte := file.read(1):
-        value |= (byte[0] & 0x7F) << shift
-        shift += 7
-        if byte[0] < 0x80:
-            return value
-        if shift > 35:
-            break
-    if shift:
-        raise InputError(f"'{path}' is cut off, or holds no length-delimited messages")
-    return 0

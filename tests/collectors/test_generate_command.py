@@ -6,7 +6,7 @@ import pytest
 from spanlite.cli import main
 from spanlite.codec import decode_batch
 from spanlite.errors import InputError
-from spanlite_collectors.file_sink import read_messages
+from spanlite_collectors.importers._delimited import read_messages
 
 SMALL = ["generate", "--spans", "3000", "--layers", "2", "--seed", "4", "--start", "2026-12-01"]
 

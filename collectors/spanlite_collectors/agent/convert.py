@@ -95,6 +95,8 @@ class Converter:
         self._strings = StringTable()
         self._reader = Reader()
         self._samples: dict[int, dict[str, float]] = {}
+        #: Rows made so far.
+        self.rows = 0
 
     def convert(self, records: dict[RecordType, Records], raw_strings: bytes) -> Converted:
         """All rows of one drain."""
@@ -126,6 +128,7 @@ class Converter:
         ]
         out.host = np.concatenate([out.host, *host])
         out.device = np.concatenate([out.device, *device])
+        self.rows += len(out.host) + len(out.device)
         return out
 
     def _codes(self, numbers: npt.NDArray[Any], name: Callable[[int], str]) -> Rows:
@@ -155,6 +158,7 @@ class Converter:
         rows["name"] = self._codes(records["name"], self._strings.text)
         for column in LAUNCH_COLUMNS:
             rows[column] = records[column]
+        rows["local_bytes"] = records["local_bytes_per_thread"]
         return rows
 
     def _copies(self, records: Records) -> Rows:

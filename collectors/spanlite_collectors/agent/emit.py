@@ -31,6 +31,8 @@ class Emitter:
         self, sink: SpanSink, resource: Mapping[str, Any], texts: Texts, windows: Windows
     ) -> None:
         self._sink, self.resource, self._texts, self._windows = sink, resource, texts, windows
+        #: Spans handed to the sink so far.
+        self.written = 0
 
     def write(
         self,
@@ -68,6 +70,7 @@ class Emitter:
             part = batch if mine.all() else batch.filter(pa.array(mine))
             said = self._windows.attributes(group >> 1, cut=bool(group & 1))
             self._sink.write(part, {**self.resource, **said})
+            self.written += part.num_rows
 
 
 def _dictionary(texts: pa.Array, codes: npt.NDArray[np.int32]) -> pa.DictionaryArray:

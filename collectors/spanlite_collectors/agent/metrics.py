@@ -63,6 +63,18 @@ class AgentMetrics(Collector):
             for reason, count in process.dropped.items():
                 lost.add_metric([str(process.pid), reason], count)
         yield lost
+        account = self._source.account()
+        for name, text, value in (
+            ("spanlite_agent_ring_records", "Records read from rings", account.records),
+            ("spanlite_agent_ring_rows", "Records that become a span each", account.rows),
+            ("spanlite_agent_spans", "Spans made of them", account.spans),
+        ):
+            yield CounterMetricFamily(name, text, float(value))
+        yield GaugeMetricFamily(
+            "spanlite_agent_waiting_rows",
+            "Records that wait for what they belong to",
+            float(account.waiting),
+        )
         yield GaugeMetricFamily(
             "spanlite_agent_damaged_rings", "Rings set aside", float(self._source.damaged_rings)
         )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,7 +18,7 @@ from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
-from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.registry import Collector
 from spanlite.errors import ServiceError
@@ -226,6 +227,9 @@ class PmSampler(Collector):
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="pm sampling", daemon=True)
         self.overflows = 0
+        self.samples = 0
+        #: Of the thread that polls.
+        self.cpu_seconds = 0.0
 
     @property
     def url(self) -> str:
@@ -256,6 +260,7 @@ class PmSampler(Collector):
                 self._devices = {d: h for d, h in self._devices.items() if d is not device}
                 continue
             self.overflows += samples.overflow
+            self.samples += len(samples.start)
             history.add(samples)
 
     def history_of(self, resource: Mapping[str, Any]) -> PmHistory | None:
@@ -284,10 +289,17 @@ class PmSampler(Collector):
                     word = name.removeprefix("gpu.").removesuffix("_pct")
                     family.add_metric([device.uuid, word], value / 100)
         yield family
+        for name, text, count in (
+            ("samples", "Samples read", self.samples),
+            ("overflows", "Times that samples came faster than they were read", self.overflows),
+            ("cpu_seconds", "CPU time of reading them", self.cpu_seconds),
+        ):
+            yield CounterMetricFamily(f"spanlite_pm_{name}", text, float(count))
 
     def _run(self) -> None:
         while not self._stop.wait(POLL_EVERY_S):
             self.poll()
+            self.cpu_seconds = time.thread_time()
 
 
 def open_devices(uuids: Sequence[str], say: Callable[[str], None]) -> list[PmDevice]:
@@ -308,8 +320,6 @@ def open_devices(uuids: Sequence[str], say: Callable[[str], None]) -> list[PmDev
 
 
 def _wheel_cupti() -> str:
-    """The libcupti of NVIDIA's wheel in this environment; empty: the system's."""
-    here = Path(__file__)
-    site = next((p for p in here.parents if p.name == "site-packages"), None)
-    found = sorted(site.glob("nvidia/*/lib/libcupti.so.1?")) if site else []
-    return str(found[-1]) if found else ""
+    """The libcupti of NVIDIA's wheel on this Python's path; empty: the system's."""
+    found = [p for base in sys.path for p in Path(base).glob("nvidia/*/lib/libcupti.so.1?")]
+    return str(max(found, key=lambda path: path.name)) if found else ""

@@ -7,8 +7,9 @@ device rows wait for the call that launched them and for the end of their window
 
 from __future__ import annotations
 
+import json
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any
@@ -24,7 +25,7 @@ from spanlite_collectors.agent.emit import Emitter
 from spanlite_collectors.agent.graphs import GraphStages
 from spanlite_collectors.agent.launches import CallTable
 from spanlite_collectors.agent.messages import Context
-from spanlite_collectors.agent.place import Ids, Placed, place
+from spanlite_collectors.agent.place import I64, Ids, Placed, place
 from spanlite_collectors.agent.ring import Records
 from spanlite_collectors.agent.rows import DEVICE, HOST, Rows, Texts, empty
 from spanlite_collectors.agent.windows import Windows
@@ -64,7 +65,10 @@ class ProcessSpans:
         self._emitter = Emitter(sink, resource, self.texts, self.windows)
         self._patience, self._measure = patience or Patience(), measure
         self._ids = Ids(identity, secrets.randbits(63) | 1)
-        self._host, self._device = empty(0, HOST), empty(0, DEVICE)
+        self._host = empty(0, HOST)
+        # What came since the last flush, and device rows as they came: joined once they are ready.
+        self._new_host: list[Rows] = []
+        self._device: list[Rows] = []
         self._carry = Placed.nothing()
         self._calls = CallTable()
         self._links: dict[int, tuple[Context, ...]] = {}
@@ -76,14 +80,18 @@ class ProcessSpans:
     @property
     def waiting(self) -> int:
         """Rows that are not spans yet."""
-        return len(self._host) + len(self._device)
+        return len(self._host) + sum(map(len, [*self._new_host, *self._device]))
+
+    @property
+    def written(self) -> int:
+        """Spans handed to the sink so far."""
+        return self._emitter.written
 
     def take(self, converted: Converted) -> None:
         """Add what one drain gave."""
-        if len(converted.host):
-            self._host = np.concatenate([self._host, converted.host])
+        self._new_host.append(converted.host)
         if len(converted.device):
-            self._device = np.concatenate([self._device, converted.device])
+            self._device.append(converted.device)
         if len(converted.windows):
             self.windows.take(converted.windows)
         if len(converted.steps):
@@ -93,15 +101,17 @@ class ProcessSpans:
     def flush(self, now_ns: int, final: bool = False) -> None:
         """Write what is complete; everything if `final`."""
         self._settled_ns = _FOREVER if final else now_ns - 2 * self._patience.grace_ns
+        self._host = np.concatenate([self._host, *self._new_host])
+        self._new_host.clear()
         self._mark_steps()
         self._flush_host(now_ns, final or len(self._host) > self._patience.max_rows)
-        self._flush_device(now_ns, final or len(self._device) > self._patience.max_rows)
+        self._flush_device(now_ns, final or sum(map(len, self._device)) > self._patience.max_rows)
         oldest = now_ns - self._patience.hold_ns
         if self._calls.worth_forgetting(oldest):
             self._learn_captures()
             self._calls.forget_before(oldest)
         if self.texts.crowded:
-            rows = (self._host, self._device, self._carry.rows)
+            rows = (self._host, *self._device, self._carry.rows)
             columns = [part[name] for part in rows for name in ("name", "attributes")]
             calls = (self._calls.path, self._calls.name)
             self.texts.renumber([*columns, self._carry.path, *calls])
@@ -190,15 +200,10 @@ class ProcessSpans:
         return np.minimum(bound, limits[inverse.ravel()])
 
     def _flush_device(self, now_ns: int, everything: bool) -> None:
-        rows = self._device
-        if not len(rows):
+        ready = list(self._ready_device(now_ns, everything))
+        if not ready:
             return
-        call = self._calls.find(rows["correlation"])
-        late = rows["start"] < now_ns - self._patience.hold_ns
-        ready = ((call >= 0) & self.windows.known(rows["window"])) | late | everything
-        if not ready.any():
-            return
-        self._device, rows, call = rows[~ready], rows[ready], call[ready]
+        rows, call = (np.concatenate(part) for part in zip(*ready, strict=True))
         found, at = call >= 0, np.maximum(call, 0)
         table = self._calls
         low, high = self._ids.of_seconds(rows["start"])
@@ -213,20 +218,31 @@ class ProcessSpans:
         parent = np.where(found, table.span_id[at], np.uint64(0)) if len(table) else low * 0
         path = np.where(found, table.path[at], -1) if len(table) else np.full(len(rows), -1)
         self._stages(rows, low, path)
+        self._local_memory(rows)
         self._measure(rows, self.texts)
         self._write_device(rows, parent, low, high)
 
+    def _ready_device(self, now_ns: int, everything: bool) -> Iterator[tuple[Rows, I64]]:
+        """Rows whose call is known and whose window has closed, with the calls' places.
+
+        They leave `_device`.
+        """
+        waiting, self._device = self._device, []
+        for rows in waiting:
+            call = self._calls.find(rows["correlation"])
+            late = rows["start"] < now_ns - self._patience.hold_ns
+            go = ((call >= 0) & self.windows.known(rows["window"])) | late | everything
+            if go.all():
+                yield rows, call
+                continue
+            self._device.append(rows[~go] if go.any() else rows)
+            if go.any():
+                yield rows[go], call[go]
+
     def _write_device(self, rows: Rows, parent: Any, low: Any, high: Any) -> None:
-        order = np.lexsort(
-            (
-                rows["start"],
-                rows["stream"],
-                rows["context"],
-                rows["device"],
-                _TRACK_GROUP[rows["kind"]],
-                low,
-            )
-        )
+        keys = [rows["stream"], rows["context"], rows["device"], _TRACK_GROUP[rows["kind"]]]
+        several = [key for key in keys if (key != key[0]).any()]
+        order = np.lexsort((rows["start"], *several))
         ids = self._ids.spans(len(rows))
         self._emitter.write(rows[order], ids, parent[order], (low[order], high[order]))
 
@@ -249,6 +265,16 @@ class ProcessSpans:
         for code in np.unique(path[path >= 0]).tolist():
             text = to_json({"stage": self.texts.text(code)})
             rows["attributes"][at[path == code]] = self.texts.code(text)
+
+    def _local_memory(self, rows: Rows) -> None:
+        """Say of kernels that use local memory how much, beside what is said already."""
+        at = np.flatnonzero(rows["local_bytes"])
+        pairs = rows["attributes"][at].astype(np.int64) << 32 | rows["local_bytes"][at]
+        for pair in np.unique(pairs).tolist():
+            code, size = pair >> 32, pair & 0xFFFFFFFF
+            said = json.loads(self.texts.text(code)) if code >= 0 else {}
+            text = to_json(said | {"local_bytes_per_thread": size})
+            rows["attributes"][at[pairs == pair]] = self.texts.code(text)
 
     def _keys(self, rows: Rows) -> npt.NDArray[np.uint64]:
         """What tells kernels apart: name, grid and block, as a number each."""

@@ -54,6 +54,7 @@ DEVICE = np.dtype(
         ("copy_kind", "u1"),
         ("flags", "u4"),
         ("window", "u4"),
+        ("local_bytes", "u4"),  # of local memory a thread: what spilled, and arrays
         *[(name, "u4") for name in LAUNCH_COLUMNS],
     ]
 )

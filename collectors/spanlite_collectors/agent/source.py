@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +49,24 @@ class ProcessStatus:
 
 
 @dataclass
+class Account:
+    """What became of what was read: rows = spans + waiting + dropped."""
+
+    #: Everything in the rings: also texts, clocks, windows, steps and values of metrics.
+    records: int = 0
+    #: Those of them that become a span each.
+    rows: int = 0
+    spans: int = 0
+    waiting: int = 0
+    #: Rows given up because reading failed.
+    dropped: int = 0
+
+    def __add__(self, other: Account) -> Account:
+        pairs = zip(astuple(self), astuple(other), strict=True)
+        return Account(*[mine + theirs for mine, theirs in pairs])
+
+
+@dataclass
 class RingOptions:
     """How rings are read."""
 
@@ -88,6 +106,7 @@ class _Process:
         self.spans = ProcessSpans(sink, self.resource, identity, options.patience, measure)
         self._converter = Converter(self.spans.texts, lambda sample: sampled(self.resource, sample))
         self.dropped: dict[str, int] = {}
+        self._records = 0
         #: Records out of the ring that are no rows yet.
         self.in_hand = 0
         if options.level is not None:
@@ -97,12 +116,18 @@ class _Process:
 
     def drain(self) -> bool:
         """Take in what is there. False: the ring is damaged."""
+        # Read before the records: what closed before it was set lies in the ring already.
+        state = self.ring.state[0]
+        self.spans.windows.continuous = bool(
+            state["window_open"] and int(state["level"]) == Level.CONTINUOUS
+        )
         for _ in range(_DRAINS_AT_ONCE):
             count, records, strings = self.ring.drain()
             if count < 0:
                 return False
             if count == 0:
                 break
+            self._records += count
             self.in_hand = sum(map(len, records.values()))
             self.spans.take(self._converter.convert(records, strings))
             self.in_hand = 0
@@ -117,6 +142,11 @@ class _Process:
             if not self.ring.skip_torn():
                 return self.drain()
         return False
+
+    def account(self) -> Account:
+        """What became of what was read."""
+        spans = self.spans
+        return Account(self._records, self._converter.rows, spans.written, spans.waiting)
 
     def status(self) -> ProcessStatus:
         """What the agent says."""
@@ -164,6 +194,7 @@ class RingSource:
         self._lock = threading.RLock()
         self._thread = threading.Thread(target=self._run, name="rings", daemon=True)
         self.damaged_rings = 0
+        self._ended = Account()
 
     @property
     def url(self) -> str:
@@ -180,16 +211,26 @@ class RingSource:
         if self._thread.is_alive():
             self._thread.join()
         with self._lock:
-            for process in list(self._processes.values()):
+            for path, process in list(self._processes.items()):
                 process.drain()
                 process.spans.flush(time.time_ns(), final=True)
-                process.ring.close()
-            self._processes.clear()
+                self._close(path, process)
+        told = self._ended
+        if told.records:
+            self._say(
+                f"{told.records} records read from rings, {told.rows} of spans; {told.spans} spans "
+                f"made, {told.dropped} dropped"
+            )
 
     def processes(self) -> list[ProcessStatus]:
         """The processes whose rings are open."""
         with self._lock:
             return [process.status() for process in self._processes.values()]
+
+    def account(self) -> Account:
+        """What became of what was read from all rings so far."""
+        with self._lock:
+            return sum((p.account() for p in self._processes.values()), self._ended)
 
     def capture(self, steps: int) -> int:
         """Ask all processes for a window now; how many were asked."""
@@ -231,8 +272,8 @@ class RingSource:
             f"process {process.ring.process_id}: {type(error).__name__}: {error}; {lost} records "
             "are dropped and reading goes on. Please report it"
         )
-        process.ring.close()
-        del self._processes[path]
+        self._ended.dropped += lost
+        self._close(path, process, waiting=0)
 
     def _serve(self, path: Path, process: _Process, flush: bool) -> None:
         alive = not flush or process.ring.alive
@@ -242,12 +283,16 @@ class RingSource:
                 process.spans.flush(time.time_ns())
             return
         process.spans.flush(time.time_ns(), final=True)
-        process.ring.close()
-        del self._processes[path]
+        self._close(path, process)
         if good:
             self._remove(path)
         else:
             self._set_aside(path)
+
+    def _close(self, path: Path, process: _Process, **changed: int) -> None:
+        self._ended += replace(process.account(), **changed)
+        process.ring.close()
+        del self._processes[path]
 
     def _discover(self) -> None:
         for folder in self._options.folders:

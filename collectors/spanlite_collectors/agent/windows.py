@@ -14,6 +14,7 @@ from spanlite_collectors.sinks import CAPTURE_WEIGHT
 
 #: Windows kept, a handful of numbers each. Spans come within seconds of their window.
 _KEPT = 256
+_CONTINUOUS = {"spanlite.capture.level": "continuous", "spanlite.capture.reason": "continuous"}
 
 
 class Windows:
@@ -22,6 +23,8 @@ class Windows:
     def __init__(self) -> None:
         self._windows: dict[int, Mapping[str, Any]] = {}
         self.cost_ppm = 0
+        #: Whether the agent records all the time now: no weight depends on a window's end then.
+        self.continuous = False
 
     def take(self, records: Records) -> None:
         """Windows that have closed."""
@@ -32,16 +35,20 @@ class Windows:
             del self._windows[next(iter(self._windows))]
 
     def known(self, windows: npt.NDArray[np.uint32]) -> npt.NDArray[np.bool_]:
-        """Which windows have closed; 0 (none) counts as closed. Shape (n,)."""
+        """Of which windows all is known: closed ones, 0 (none), one that is continuous.
+
+        Shape (n,).
+        """
         closed = np.array([0, *self._windows], np.uint32)
         out: npt.NDArray[np.bool_] = np.isin(windows, closed)
-        return out
+        return out | (windows > closed[-1]) if self.continuous else out
 
     def attributes(self, window: int, *, cut: bool = False) -> Mapping[str, Any]:
         """Resource attributes of the spans of a window; `cut`: of steps that its edge cut."""
         if not window:
             return {}
-        said = self._windows.get(window, {"spanlite.capture.window": window})
+        open_one = {"spanlite.capture.window": window} | (_CONTINUOUS if self.continuous else {})
+        said = self._windows.get(window, open_one)
         return {k: v for k, v in said.items() if k != CAPTURE_WEIGHT} if cut else said
 
 

@@ -72,7 +72,7 @@ class GenerateCommand:
         where.add_argument("--output", type=Path, metavar="FILE", help="delimited SpanBatches")
         where.add_argument("--dry-run", action="store_true", help="only count")
         _add_fleet_arguments(parser)
-        add_delivery_arguments(parser)
+        add_delivery_arguments(parser, to_file=False)
 
     def run(self, args: argparse.Namespace) -> int:
         """Generate."""

@@ -33,6 +33,7 @@ formats, told by the content of a file:
   nsys      nsys export --type sqlite
   otlp      OpenTelemetry: JSON (also one document a line), protobuf (also delimited)
   cupti     CUPTI records, one JSON object a line
+  spanbatch what --output of collect, import and generate wrote, also with zstd
   requests  logs of LLM requests: Azure's CSV, Mooncake's JSON lines. They do not say how
             long a request took, so every duration is 0
 
@@ -48,7 +49,7 @@ examples:
 class ImportCommand:
     """The `import` subcommand."""
 
-    summary = "Import recorded traces: Kineto, nsys, OTLP, CUPTI, request logs"
+    summary = "Import recorded traces: our own, Kineto, nsys, OTLP, CUPTI, request logs"
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Declare the flags."""

@@ -16,6 +16,7 @@ from spanlite.settings import add_bootstrap_argument, bootstrap_of
 from spanlite.topics import RAW_TOPIC
 
 from spanlite_collectors.batching import DEFAULT_BATCH_AGE_S, DEFAULT_BATCH_SPANS, Batcher
+from spanlite_collectors.delivery.file import FileTransport
 from spanlite_collectors.delivery.numbering import Numbering
 from spanlite_collectors.delivery.outbox import DEFAULT_WINDOW_BYTES, Outbox
 from spanlite_collectors.delivery.sink import KafkaSink
@@ -70,10 +71,17 @@ def _seconds(text: str) -> float:
     return value
 
 
-def add_delivery_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the flags; `open_sink` reads them."""
+def add_delivery_arguments(parser: argparse.ArgumentParser, *, to_file: bool = True) -> None:
+    """Declare the flags; `open_sink` reads them. `to_file`: with `--output`."""
     group = parser.add_argument_group("delivery")
     add_bootstrap_argument(group)
+    if to_file:
+        group.add_argument(
+            "--output",
+            type=Path,
+            metavar="FILE",
+            help="into a file instead of Kafka (.zst: compressed); `spanlite import` takes it",
+        )
     group.add_argument("--topic", default=RAW_TOPIC, help="(default: %(default)s)")
     group.add_argument("--producer", metavar="NAME", help="(default: HOST/COMMAND)")
     group.add_argument(
@@ -141,12 +149,20 @@ def open_sink(args: argparse.Namespace, role: Role | str) -> KafkaSink:
     role = Role(role) if isinstance(role, str) else role
     if args.no_spool and args.spool:
         raise UsageError("--spool and --no-spool exclude each other")
+    output = getattr(args, "output", None)
+    if output is not None and (args.spool or args.bootstrap):
+        raise UsageError("--output writes a file, so --bootstrap and --spool have no meaning")
+    if output is not None and output.is_dir():
+        raise UsageError(f"--output {output} is a folder; give a file")
     _check_text(bootstrap=bootstrap_of(args), topic=args.topic, producer=args.producer or "")
     numbering = Numbering(
         args.producer or f"{socket.gethostname()}/{role.name}",
         args.buckets,
         sampling_probability=args.head_sample,
     )
+    batcher = Batcher(batch_spans=args.batch_spans, batch_age_s=args.batch_age)
+    if output is not None:
+        return KafkaSink(Outbox(FileTransport(output)), numbering, batcher, block=True)
     transport = KafkaTransport(
         bootstrap_of(args), args.topic, queue_bytes=DEFAULT_WINDOW_BYTES, log=_say
     )
@@ -155,7 +171,6 @@ def open_sink(args: argparse.Namespace, role: Role | str) -> KafkaSink:
     spool = None if args.no_spool else open_spool(_spool_dir(args), args.topic, args.spool_bytes)
     if spool is not None and spool.unread:
         _say(f"{spool.unread} batches of an earlier run are in {spool.folder}; sending them first")
-    batcher = Batcher(batch_spans=args.batch_spans, batch_age_s=args.batch_age)
     block = role.block if args.block is None else args.block
     return KafkaSink(Outbox(transport, spool), numbering, batcher, block=block)
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from spanlite.errors import UsageError
 
 from spanlite_collectors.importers._files import Progress, no_progress, peek
+from spanlite_collectors.importers.batches import import_batches
 from spanlite_collectors.importers.cupti import import_cupti
 from spanlite_collectors.importers.detect import FORMATS, detect_format
 from spanlite_collectors.importers.kineto import import_kineto
@@ -36,6 +37,7 @@ _IMPORTERS: dict[str, _Importer] = {
     "otlp": import_otlp,
     "cupti": import_cupti,
     "requests": import_requests,
+    "spanbatch": import_batches,
 }
 
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from spanlite.errors import InputError
+from spanlite.codec import read_header
+from spanlite.errors import InputError, WireError
 
+from spanlite_collectors.importers._delimited import ZSTD_MAGIC, first_message
 from spanlite_collectors.importers._files import peek
 from spanlite_collectors.importers._json_text import load_json
 
-FORMATS = ("kineto", "nsys", "otlp", "cupti", "requests")
+FORMATS = ("kineto", "nsys", "otlp", "cupti", "requests", "spanbatch")
 _SQLITE = b"SQLite format 3\0"
 _BOM = b"\xef\xbb\xbf"
 #: How files begin that people may take for traces, and what to say about them.
@@ -32,6 +34,8 @@ def detect_format(path: Path) -> str:
     head = peek(path).removeprefix(_BOM)
     if head.startswith(_SQLITE):
         return "nsys"
+    if head.startswith(ZSTD_MAGIC) or _is_ours(head):
+        return "spanbatch"
     start = head.lstrip()
     if start[:1] in (b"{", b"["):
         return _of_json(start)
@@ -71,3 +75,11 @@ def _of_json(head: bytes) -> str:
 def _maybe_protobuf(head: bytes) -> bool:
     """Control characters that no text has, and the first field's tag within a delimiter."""
     return b"\x0a" in head[:5] and re.search(rb"[\x00-\x08\x0e-\x1f]", head) is not None
+
+
+def _is_ours(head: bytes) -> bool:
+    try:
+        read_header(first_message(head))
+    except WireError:
+        return False
+    return True

@@ -1,0 +1,62 @@
+"""The way to a file: SpanBatch messages, each after its length, as they would go to Kafka."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+from spanlite.errors import InputError
+
+from spanlite_collectors.delivery.transport import Listener, Message
+
+#: A file of such a name is compressed as a whole.
+ZSTD_SUFFIX = ".zst"
+
+
+class FileTransport:
+    """Writes messages in protobuf's delimited form; `close` puts the file into its place.
+
+    Until then it is `.NAME.part`, whose whole messages can be read, too. Raises InputError where
+    the file cannot be written.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._draft = path, path.with_name(f".{path.name}.part")
+        self._done: list[Message] = []
+        try:
+            self._raw = pa.OSFile(str(self._draft), "wb")
+        except OSError as error:
+            raise InputError(f"'{path}' cannot be written: {error}") from None
+        packed = path.suffix == ZSTD_SUFFIX
+        self._file = pa.CompressedOutputStream(self._raw, "zstd") if packed else self._raw
+
+    def ready(self) -> bool:
+        """Always."""
+        return True
+
+    def send(self, message: Message) -> None:
+        """Write it."""
+        self._file.write(varint(len(message.payload)) + message.payload)
+        self._done.append(message)
+
+    def poll(self, listener: Listener) -> None:
+        """Tell what is written."""
+        done, self._done = self._done, []
+        for message in done:
+            listener.delivered(message)
+
+    def close(self) -> None:
+        """Put the file into its place."""
+        self._file.close()
+        if not self._raw.closed:
+            self._raw.close()
+        self._draft.replace(self._path)
+
+
+def varint(value: int) -> bytes:
+    """A length as protobuf writes it."""
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes([*out, value])
