@@ -27,7 +27,7 @@ from spanlite_collectors.agent.launches import CallTable
 from spanlite_collectors.agent.messages import Context
 from spanlite_collectors.agent.place import I64, Ids, Placed, place
 from spanlite_collectors.agent.ring import Records
-from spanlite_collectors.agent.rows import DEVICE, HOST, Rows, Texts, empty
+from spanlite_collectors.agent.rows import HOST, Rows, Texts, empty
 from spanlite_collectors.agent.windows import Windows
 from spanlite_collectors.importers._json_text import to_json
 from spanlite_collectors.sinks import SpanSink
