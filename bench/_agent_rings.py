@@ -30,7 +30,10 @@ class Drained:
     """What one process's ring gave."""
 
     parts: dict[RecordType, list[Any]] = field(default_factory=lambda: {k: [] for k in KEPT})
+    #: Records of each type, those that are not kept too.
+    seen: dict[str, int] = field(default_factory=dict)
     drops: dict[str, int] = field(default_factory=dict)
+    cupti_version: int = 0
     ring_bytes: int = 0
     state: dict[str, int] = field(default_factory=dict)
 
@@ -60,6 +63,13 @@ class RingDrain(threading.Thread):
                 self._drain(ring)
             time.sleep(DRAIN_EVERY_S)
 
+    def capture(self, steps: int) -> int:
+        """Ask every process for a window of so many steps; how many were asked."""
+        rings = list(self._rings.values())
+        for ring in rings:
+            ring.capture(steps)
+        return len(rings)
+
     def stop(self) -> None:
         """Wait until everything that is there has been read."""
         self._stop_asked.set()
@@ -70,6 +80,8 @@ class RingDrain(threading.Thread):
         count = 1
         while count > 0:
             count, found, _ = ring.drain()
+            for kind, rows in found.items():
+                mine.seen[kind.name.lower()] = mine.seen.get(kind.name.lower(), 0) + len(rows)
             for kind in KEPT:
                 if kind in found:
                     rows = found[kind]
@@ -78,6 +90,7 @@ class RingDrain(threading.Thread):
                     mine.parts[kind].append(repack_fields(rows[columns]) if columns else rows)
         for reason, lost in ring.new_drops().items():
             mine.drops[reason] = mine.drops.get(reason, 0) + lost
+        mine.cupti_version = int(ring.header["cupti_version"][0])
         names = ("windows", "detaches", "records", "cost_ppm", "attached_cost_ppm", "attach_ns")
         mine.state = {name: int(ring.state[name][0]) for name in names}
 

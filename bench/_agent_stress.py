@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from bench._agent_rings import RingDrain, account
+from bench._agent_turns import Worker, all_at_once, start
 from bench._report import emit
-from bench.agent_overhead import Worker, all_at_once, start
 
 STEPS_AT_ONCE = 200
 #: A process that has not answered so long after its time is hanging.
@@ -40,16 +40,16 @@ WAYS = (
 
 
 def stress(stand_in: bool, windows: int, limit_s: float) -> None:
-    """All ways at the same time, until they have so many windows together."""
+    """All ways at the same time, until each has so many windows."""
     ends = time.monotonic() + limit_s
     ways = [Way(way.detach, way.run, way.flags) for way in WAYS]
 
-    def enough() -> bool:
-        return sum(way.windows for way in ways) >= windows or time.monotonic() > ends
+    def enough(way: Way) -> bool:
+        return way.windows >= windows or time.monotonic() > ends
 
     def run(way: Way) -> None:
         try:
-            _run(way, stand_in, enough, limit_s)
+            _run(way, stand_in, lambda: enough(way), limit_s)
         except Exception as error:  # a process that died is what this looks for
             way.failures.append(f"{type(error).__name__}: {error}"[:300])
         emit(f"agent.stress_failures.{way.detach}", len(way.failures), "failures", 0,
@@ -60,7 +60,7 @@ def stress(stand_in: bool, windows: int, limit_s: float) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    emit("agent.stress_windows", sum(way.windows for way in ways), "windows", windows,
+    emit("agent.stress_windows", sum(way.windows for way in ways), "windows", windows * len(ways),
          failures=sum(len(way.failures) for way in ways))  # fmt: skip
 
 

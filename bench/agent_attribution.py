@@ -27,7 +27,7 @@ STEPS = 30
 
 def attribution(stand_in: bool, keep: str | None) -> None:
     """Record; judge here where the daemon can run, else leave the ring in `keep`."""
-    from bench.agent_overhead import start
+    from bench._agent_turns import start
 
     with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
         settings = {"LEVEL": "continuous", "RING_BYTES": str(8 << 20)}

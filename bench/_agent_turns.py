@@ -1,0 +1,120 @@
+"""The processes of the agent's bench, and how they take turns."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+ROOT = Path(__file__).parents[1]
+LIBRARY = ROOT / "collectors" / "spanlite_collectors" / "lib" / "libspanlite_agent.so"
+STAND_IN = ROOT / "collectors" / "agent" / "build" / "tests"
+I64 = npt.NDArray[np.int64]
+#: All workers share these cores, as one runs at a time and cores differ.
+CORES = range(2, 6) if (os.cpu_count() or 1) >= 8 else range(os.cpu_count() or 1)
+#: Steps of torch.profiler's turns at most: it keeps all events and parses them at the end.
+PROFILED_STEPS = 150
+WARM_UP_STEPS = 60
+
+
+@dataclass
+class Turn:
+    """What a process did in a round."""
+
+    ns: I64
+    cpu_s: float
+    outside_ns: int
+
+
+@dataclass
+class Worker:
+    """One process; `turns[workload]` has what it did in each round."""
+
+    name: str
+    process: subprocess.Popen[str]
+    turns: dict[str, list[Turn]] = field(default_factory=dict)
+
+    def ask(self, **request: Any) -> None:
+        """Send a request."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps(request) + "\n")
+        self.process.stdin.flush()
+
+    def answer(self) -> dict[str, Any]:
+        """Wait for its answer. Raises RuntimeError where the process has died."""
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        if not line:
+            raise RuntimeError(f"the process '{self.name}' died: {self.process.wait()}")
+        return dict(json.loads(line))
+
+    def resident_mib(self) -> float:
+        """Memory of the process."""
+        text = Path(f"/proc/{self.process.pid}/status").read_text()
+        return int(text.split("VmRSS:")[1].split()[0]) / 1024
+
+    def end(self) -> None:
+        """Let it run to its end."""
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        self.process.wait(60)
+
+
+def start(
+    name: str, agent: dict[str, str] | None, rings: Path, stand_in: bool, *words: str
+) -> Worker:
+    """A process, under the agent where settings for one are given; `words`: its own flags."""
+    # One compiling thread: else each of the processes starts a pool of its own.
+    environment = os.environ | {
+        "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
+        "TORCHINDUCTOR_COMPILE_THREADS": "1",
+    }
+    if agent is not None:
+        environment |= {
+            "CUDA_INJECTION64_PATH": str(LIBRARY),
+            "NVTX_INJECTION64_PATH": str(LIBRARY),
+            "SPANLITE_AGENT_DIR": str(rings),
+            "SPANLITE_AGENT_WINDOW_SECONDS": "1",
+            "SPANLITE_AGENT_RING_BYTES": str(256 << 20),
+        } | {f"SPANLITE_AGENT_{key}": value for key, value in agent.items()}
+    if stand_in:
+        environment["LD_LIBRARY_PATH"] = str(STAND_IN)
+    flags = [*(["--stand-in"] if stand_in else []), *words]
+    command = [sys.executable, "-m", "bench._agent_worker", *flags]
+    process = subprocess.Popen(
+        command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT
+    )
+    os.sched_setaffinity(process.pid, CORES)
+    return Worker(name, process)
+
+
+def all_at_once(workers: list[Worker], **request: Any) -> list[dict[str, Any]]:
+    """The same request to all, in parallel: for building and warming up."""
+    for worker in workers:
+        worker.ask(**request)
+    return [worker.answer() for worker in workers]
+
+
+def take_turns(workers: list[Worker], workload: str, rounds: int, seconds: float) -> None:
+    """Rounds in which each process runs for about `seconds`, one after the other.
+
+    Who comes first moves on with each round.
+    """
+    probe = all_at_once(workers[:1], run=workload, steps=WARM_UP_STEPS)[0]
+    steps = max(10, int(seconds * 1e9 / float(np.median(probe["ns"]))))
+    for number in range(rounds):
+        shift = number % len(workers)
+        for worker in workers[shift:] + workers[:shift]:
+            profile = worker.name == "kineto"
+            count = min(steps, PROFILED_STEPS) if profile else steps
+            worker.ask(run=workload, steps=count, profile=profile)
+            said = worker.answer()
+            turn = Turn(np.array(said["ns"], np.int64), said["cpu_s"], said.get("outside_ns", 0))
+            worker.turns.setdefault(workload, []).append(turn)
