@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import Build, Hosts
+from builds import Build, Hosts
 
 Until = Callable[[Callable[[], bool]], None]
 

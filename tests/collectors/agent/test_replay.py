@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import replay_file
-from conftest import Build, Hosts
+from builds import Build, Hosts
 
 
 @pytest.mark.parametrize("name", ["eager_s4", "graph_node_s1", "compile"])

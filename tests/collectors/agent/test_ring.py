@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import OPTIONS, Build, Hosts
+from builds import OPTIONS, Build, Hosts
 
 
 def run(build: Build, *words: str) -> str:

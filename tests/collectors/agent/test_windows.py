@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from conftest import Build, Hosts
+from builds import Build, Hosts
 from rings import REASONS, Records, RingReader
 
 Until = Callable[[Callable[[], bool]], None]
