@@ -22,8 +22,8 @@ from spanlite_replay.bottlenecks.kernels import Kernels, find_kernels
 from spanlite_replay.bottlenecks.recorded import Recorded
 from spanlite_replay.recording import Recording, factorise
 from spanlite_replay.sim import GpuModel, fit_model, simulate
-from spanlite_replay.sim.fit import waits_until
 from spanlite_replay.sim.model import Class, classes, default_model
+from spanlite_replay.sim.waits import waits_until
 from spanlite_replay.work import EdgeKind, Edges, Work
 
 F64 = npt.NDArray[np.float64]

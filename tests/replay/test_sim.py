@@ -22,6 +22,7 @@ from spanlite_replay.sim.host import threads_of
 from spanlite_replay.sim.model import classes, launch_lead
 from spanlite_replay.sim.run import Parts, Simulated
 from spanlite_replay.sim.serial import run_serial
+from spanlite_replay.sim.waits import with_waits_of_copies
 from spanlite_replay.targets.base import OBSERVED_SCHEMA, REPLAY_ID_KEY
 from spanlite_replay.work import EdgeKind, Work
 
@@ -236,6 +237,44 @@ def test_contention_is_read_off_equal_kernels(make_rows: Rows) -> None:
     plan = plan_of(make_rows(rows))
     assert plan.work is not None
     assert fit_model(plan.work, plan.recording).contention == pytest.approx(0.5, abs=0.01)
+
+
+def _copies_behind_kernels(make_rows: Rows, bring: int) -> Plan:
+    """Steps of a 300 us kernel on one stream and, right behind it, a copy on another; no event
+    says so. `bring`: how long after the kernel the copy begins, in ns."""
+    rows: list[dict[str, Any]] = []
+    now = HOUR
+    for _ in range(6):
+        for stream, begin, length, what in (
+            (7, now + 8 * US, 300 * US, {"kind": "kernel", **SMALL}),
+            (9, now + 308 * US + bring, 5 * US, {"kind": "memcpy", "copy_kind": "dtoh"}),
+        ):
+            call = {"kind": "runtime_call", "thread_id": 1, "start_ns": now, "name": "cudaLaunch"}
+            rows.append(call | {"duration_ns": 4 * US})
+            ids = {"parent_span_id": len(rows), "correlation_id": len(rows)}
+            rows.append(what | ids | {"stream": stream, "start_ns": begin, "duration_ns": length})
+            now += 5 * US
+        end = begin + length + 3 * US
+        sync = {"kind": "runtime_call", "thread_id": 1, "name": "cudaDeviceSynchronize"}
+        rows.append(sync | {"start_ns": now, "duration_ns": end - now})
+        now = end + 20 * US
+    return plan_of(make_rows(rows))
+
+
+@pytest.mark.parametrize("host", ["open", "closed"])
+def test_a_copy_waits_for_the_kernel_that_it_followed(make_rows: Rows, host: str) -> None:
+    plan = _copies_behind_kernels(make_rows, bring=1_500)
+    work, _, seen = run(plan, host)
+    assert not (work.edges.kind != EdgeKind.SYNC).any()  # stream order says nothing of it
+    off = seen.start_ns - work.start_ns
+    assert abs(off).max() < 5 * US
+    assert seen.makespan_ns == pytest.approx(int(np.ptp(work.start_ns + work.duration_ns)), rel=0.1)
+
+
+def test_a_copy_that_follows_nothing_waits_for_nothing(make_rows: Rows) -> None:
+    plan = _copies_behind_kernels(make_rows, bring=100 * US)
+    work = plan.work
+    assert work is not None and with_waits_of_copies(work, plan.recording) is work
 
 
 def test_a_wait_that_cannot_end_is_given_up_and_counted(make_rows: Rows) -> None:

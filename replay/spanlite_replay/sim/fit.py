@@ -19,6 +19,7 @@ from spanlite_replay.sim.model import (
     room,
     table_devices,
 )
+from spanlite_replay.sim.waits import waits_until, with_waits_of_copies
 from spanlite_replay.work import EdgeKind, Work
 
 F64 = npt.NDArray[np.float64]
@@ -39,6 +40,7 @@ def fit_model(work: Work, rec: Recording, model: GpuModel | None = None) -> GpuM
     What the recording does not show (no launches, no two kernels at once) stays as it was.
     """
     model = default_model() if model is None else model
+    work = with_waits_of_copies(work, rec)
     device, bounds = work.stream_order()
     if not len(device):
         return model
@@ -71,18 +73,6 @@ def fit_model(work: Work, rec: Recording, model: GpuModel | None = None) -> GpuM
         sync_ns=_sync(work, start, end, model.sync_ns),
         contention=_contention(work, rec, device, start, end, model),
     )
-
-
-def waits_until(work: Work, device: I64, bounds: I64, end: I64) -> F64:
-    """When all that each span of `device` (in stream order) waits for had ended; -inf: nothing."""
-    before = np.full(len(work), -np.inf)
-    previous = np.full(len(device), -np.inf)
-    previous[1:] = end[device[:-1]]
-    previous[bounds[:-1][np.diff(bounds) > 0]] = -np.inf
-    before[device] = previous
-    edges = work.edges.kind != EdgeKind.SYNC
-    np.maximum.at(before, work.edges.after[edges], end[work.edges.before[edges]].astype(float))
-    return before[device]
 
 
 @dataclass(frozen=True)
