@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+from typing import Any
 
 from spanlite.errors import ServiceError
 
@@ -34,6 +37,11 @@ class HttpServer(ThreadingHTTPServer):
         """Where it listens."""
         host, port = self.server_address[:2]
         return f"http://{host!s}:{port}{self.page}"
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that has gone away is no fault of ours."""
+        if not isinstance(sys.exception(), ConnectionError | TimeoutError):
+            super().handle_error(request, client_address)
 
     def start(self) -> None:
         """Serve from a thread of its own."""

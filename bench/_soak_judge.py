@@ -1,0 +1,230 @@
+"""What the spans of a soak say: read from the files that the daemon left, by several processes."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from spanlite.codec import BatchView
+from spanlite.flags import SpanFlag
+from spanlite.kinds import SpanKind
+from spanlite_collectors.agent.pm import METRICS
+
+U64 = npt.NDArray[np.uint64]
+#: What a kernel has whose layer and stage are not known.
+UNKNOWN = "(unknown)"
+
+
+@dataclass
+class Window:
+    """A capture window, as its batches say."""
+
+    reason: str = ""
+    level: str = ""
+    steps: int = 0
+    steps_seen: int = 0
+    cost_ppm: int = 0
+    first_step_ns: int = 1 << 62
+
+
+@dataclass
+class Findings:
+    """Sums over batches; two add up."""
+
+    spans: Counter[str] = field(default_factory=Counter)
+    dropped: Counter[str] = field(default_factory=Counter)
+    #: (producer, epoch, bucket) -> [(seq, spans before, spans)]
+    numbers: dict[tuple[Any, ...], list[tuple[int, int, int]]] = field(
+        default_factory=lambda: defaultdict(list)
+    )
+    #: level -> stage -> ns of kernels, each times its weight
+    stage_ns: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
+    names: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
+    windows: dict[int, Window] = field(default_factory=dict)
+    #: Of parts of steps: trace, kernels.
+    kernels: list[tuple[U64, npt.NDArray[np.int64]]] = field(default_factory=list)
+    #: Of steps: trace, start, number, covered, has figures of counters.
+    steps: list[tuple[int, int, int, bool, bool]] = field(default_factory=list)
+    pm: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+    flags: Counter[str] = field(default_factory=Counter)
+    payload_bytes: int = 0
+
+    def add(self, other: Findings) -> None:
+        """Take in what another process found."""
+        self.spans += other.spans
+        self.dropped += other.dropped
+        self.flags += other.flags
+        self.payload_bytes += other.payload_bytes
+        self.kernels += other.kernels
+        self.steps += other.steps
+        for key, rows in other.numbers.items():
+            self.numbers[key] += rows
+        for level, stages in other.stage_ns.items():
+            self.stage_ns[level] += stages
+        for level, names in other.names.items():
+            self.names[level] |= names
+        for key, values in other.pm.items():
+            self.pm[key] += values
+        for number, window in other.windows.items():
+            mine = self.windows.setdefault(number, window)
+            mine.first_step_ns = min(mine.first_step_ns, window.first_step_ns)
+            for name in ("reason", "level", "steps", "steps_seen", "cost_ppm"):
+                setattr(mine, name, getattr(mine, name) or getattr(window, name))
+
+    def take(self, payload: bytes) -> None:
+        """One message."""
+        view = BatchView(payload)
+        header = view.header
+        self.payload_bytes += len(payload)
+        key = (header.producer, header.epoch, header.bucket)
+        self.numbers[key].append((header.seq, header.spans_before, header.span_count))
+        for drop in header.drops:
+            self.dropped[drop.reason] += drop.spans
+        if not view.count:
+            return
+        kind = view.column("kind")
+        for number, count in zip(*np.unique(kind, return_counts=True), strict=True):
+            self.spans[SpanKind(int(number)).name.lower()] += int(count)
+        flags = view.column("flags")
+        for flag in SpanFlag:
+            if count := int((flags & np.uint32(flag) != 0).sum()):
+                self.flags[str(flag.name).lower()] += count
+        self._window(view.resource)
+        self._kernels(view, kind == SpanKind.KERNEL)
+        self._steps(view, kind == SpanKind.STEP)
+
+    def _window(self, resource: Mapping[str, Any]) -> None:
+        number = resource.get("spanlite.capture.window")
+        if number is None:
+            return
+        said = self.windows.setdefault(int(number), Window())
+        said.reason = resource.get("spanlite.capture.reason", said.reason)
+        said.level = resource.get("spanlite.capture.level", said.level)
+        said.steps = int(resource.get("spanlite.capture.steps", said.steps))
+        said.steps_seen = int(resource.get("spanlite.capture.steps_seen", said.steps_seen))
+        said.cost_ppm = int(resource.get("spanlite.capture.cost_ppm", said.cost_ppm))
+
+    def _kernels(self, view: BatchView, kernel: npt.NDArray[np.bool_]) -> None:
+        if not kernel.any():
+            return
+        at = np.flatnonzero(kernel)
+        traces, inverse = np.unique(view.trace_index[at], return_inverse=True)
+        counts = np.bincount(inverse.ravel(), minlength=len(traces))
+        self.kernels.append((view.trace_low[traces.astype(np.int64)], counts.astype(np.int64)))
+        resource = view.resource
+        level, reason = (resource.get(f"spanlite.capture.{w}", "") for w in ("level", "reason"))
+        strings = view.strings
+        names = np.unique(view.column("name")[at])
+        self.names[level] |= {strings[int(code)].as_py() for code in names.tolist()}
+        whole = view.column("flags")[at] & np.uint32(SpanFlag.PARTIAL) == 0
+        at = at[whole]
+        if reason == "learn" or not len(at):
+            return
+        weight = float(resource.get("spanlite.capture.weight", 1.0))
+        codes, inverse = np.unique(view.column("attributes")[at], return_inverse=True)
+        totals = np.bincount(inverse.ravel(), view.column("duration_ns")[at].astype(np.float64))
+        for code, ns in zip(codes.tolist(), totals.tolist(), strict=True):
+            said = json.loads(strings[code - 1].as_py()) if code else {}
+            stage = UNKNOWN if said.get("stage.unknown") else said.get("stage", "")
+            self.stage_ns[level][stage] += ns * weight  # type: ignore[assignment]
+
+    def _steps(self, view: BatchView, step: npt.NDArray[np.bool_]) -> None:
+        at = np.flatnonzero(step)
+        low, start = view.column("trace_id_low"), view.column("start_ns")
+        attributes, strings = view.column("attributes"), view.strings
+        for row in at.tolist():
+            code = int(attributes[row])
+            said = json.loads(strings[code - 1].as_py()) if code else {}
+            figures = "gpu.active_pct" in said
+            for name in METRICS:
+                if name in said and len(self.pm[name]) < 20_000:
+                    self.pm[name].append(said[name])
+            covered = bool(said.get("capture.covered"))
+            self.steps.append(
+                (int(low[row]), int(start[row]), int(said.get("step", -1)), covered, figures)
+            )
+            if covered:
+                window = self.windows.setdefault(int(said["capture.window"]), Window())
+                window.first_step_ns = min(window.first_step_ns, int(start[row]))
+
+
+def messages_of(path: Path) -> Iterator[bytes]:
+    """The batches in a segment of a spool or in a file of delimited batches."""
+    from spanlite_collectors.delivery import spool
+    from spanlite_collectors.importers._delimited import read_messages
+
+    if path.suffix != spool.SUFFIX:
+        yield from read_messages(path)
+        return
+    segment = spool._Segment(path)
+    for offset, size, whole in spool._frames(path.read_bytes()):
+        record = spool._read(spool.Entry(segment, offset, size)) if whole else None
+        if record is None:
+            raise ValueError(f"{path}: torn at {offset}")
+        yield record
+
+
+def findings_of(path: Path) -> Findings:
+    """What one file says."""
+    found = Findings()
+    for payload in messages_of(path):
+        found.take(payload)
+    return found
+
+
+def judge(files: list[Path], processes: int) -> Findings:
+    """What all files say."""
+    total = Findings()
+    with ProcessPoolExecutor(processes) as pool:
+        for found in pool.map(findings_of, files):
+            total.add(found)
+    return total
+
+
+def gaps(found: Findings) -> int:
+    """Spans that the batches' own numbers say are missing, and batches out of order or twice."""
+    wrong = 0
+    for rows in found.numbers.values():
+        before = 0
+        for place, (seq, spans_before, spans) in enumerate(sorted(rows)):
+            wrong += abs(spans_before - before) + (seq != place)
+            before += spans
+    return wrong
+
+
+def kernels_by_step(found: Findings) -> dict[int, int]:
+    """Trace of a step -> its kernels."""
+    if not found.kernels:
+        return {}
+    traces = np.concatenate([part[0] for part in found.kernels])
+    counts = np.concatenate([part[1] for part in found.kernels])
+    distinct, inverse = np.unique(traces, return_inverse=True)
+    sums = np.bincount(inverse.ravel(), counts).astype(np.int64)
+    return dict(zip(distinct.tolist(), sums.tolist(), strict=True))
+
+
+def shares(stage_ns: Mapping[str, float]) -> dict[str, float]:
+    """Each stage's share of the time."""
+    total = sum(stage_ns.values())
+    return {stage: ns / total for stage, ns in stage_ns.items()} if total else {}
+
+
+def by_leaf(stage_ns: Mapping[str, float]) -> Counter[str]:
+    """The layers of each stage added up: `layer:3/QKV` is QKV."""
+    out: Counter[str] = Counter()
+    for stage, ns in stage_ns.items():
+        out[stage.rpartition("/")[2]] += ns  # type: ignore[assignment]
+    return out
+
+
+def share_errors(estimated: Mapping[str, float], true: Mapping[str, float]) -> dict[str, float]:
+    """Per cent of each stage's true share that the estimate is off."""
+    told, known = shares(estimated), shares(true)
+    return {stage: abs(told.get(stage, 0.0) / share - 1) * 100 for stage, share in known.items()}
