@@ -9,6 +9,7 @@ import contextlib
 import hashlib
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sysconfig
@@ -57,7 +58,8 @@ def _find(name: str, places: tuple[Path, ...]) -> Path | None:
 def find_tool(name: str) -> Path:
     """The path of `nvcc`, `ptxas`, `cuobjdump` or `nvdisasm`.
 
-    Raises ServiceError, which names the extra to install, where there is none.
+    Raises ServiceError, which names the extra to install, where there is none; for `nvcc` also
+    where the host compiler that it calls, even for code of the GPU alone, is missing.
     """
     found = _find(name, tuple(_places()))
     if found is None:
@@ -65,12 +67,16 @@ def find_tool(name: str) -> Path:
             f"{name} was not found: install spanlite-analytics[lab], "
             "or set CUDA_HOME to a CUDA 13 toolkit"
         )
+    if name == "nvcc" and shutil.which("g++") is None:
+        raise ServiceError("nvcc needs g++, which is missing; install it with: apt-get install g++")
     return found
 
 
 def has_tools(*names: str) -> bool:
-    """Whether all of the tools are there."""
+    """Whether all of the tools are there, and g++ for nvcc."""
     places = tuple(_places())
+    if "nvcc" in names and shutil.which("g++") is None:
+        return False
     return all(_find(name, places) for name in names)
 
 

@@ -11,7 +11,7 @@ sys.path.append(str(Path(__file__).parents[4]))  # bench/ is no installed packag
 from bench.lab_audit import CLEAN, Kernel, run
 
 pytestmark = pytest.mark.skipif(
-    not has_tools("nvcc", "ptxas"), reason="needs nvcc: install spanlite-analytics[lab]"
+    not has_tools("nvcc", "ptxas"), reason="needs nvcc (spanlite-analytics[lab]) and g++"
 )
 
 

@@ -6,7 +6,13 @@ from pathlib import Path
 import pytest
 from spanlite.errors import InputError, ServiceError, UsageError
 from spanlite_analytics.lab import toolchain
-from spanlite_analytics.lab.toolchain import CACHE_VARIABLE, Compiler, find_tool, run_tool
+from spanlite_analytics.lab.toolchain import (
+    CACHE_VARIABLE,
+    Compiler,
+    find_tool,
+    has_tools,
+    run_tool,
+)
 
 
 def a_tool(folder: Path, body: str) -> None:
@@ -28,6 +34,17 @@ def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_missing_tool_names_the_extra(fake: Path) -> None:
     with pytest.raises(ServiceError, match=r"spanlite-analytics\[lab\].*CUDA_HOME"):
+        find_tool("nvcc")
+
+
+def test_nvcc_without_a_host_compiler_is_no_tool(
+    fake: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a_tool(fake, "true")
+    (fake / "bin" / "ptxas").rename(fake / "bin" / "nvcc")
+    monkeypatch.setattr(toolchain.shutil, "which", lambda name: None)
+    assert not has_tools("nvcc")
+    with pytest.raises(ServiceError, match=r"nvcc needs g\+\+.*apt-get install g\+\+"):
         find_tool("nvcc")
 
 
