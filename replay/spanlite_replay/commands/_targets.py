@@ -16,13 +16,16 @@ from spanlite.settings import add_bootstrap_argument, bootstrap_of
 from spanlite.topics import RAW_TOPIC
 
 from spanlite_replay.commands._flags import DEPS_HELP
+from spanlite_replay.commands._http import HTTP_COLUMNS, add_http, http_conflicts, make_http
 from spanlite_replay.commands._progress import Progress
 from spanlite_replay.recording import PLAN_COLUMNS
 from spanlite_replay.targets.base import Target
 from spanlite_replay.targets.dry import DryTarget
 from spanlite_replay.work import WORK_COLUMNS, Deps
 
-TARGETS = ("dry", "kafka", "sim")
+TARGETS = ("dry", "kafka", "sim", "gpu", "http")
+#: These run kernels and copies, real or simulated, by a clock of their own.
+RUNS_DEVICE_WORK = ("sim", "gpu")
 _REPLAY_ID = re.compile(r"[A-Za-z0-9._:/-]{1,100}")
 
 
@@ -34,22 +37,24 @@ def add_targets(parser: argparse.ArgumentParser) -> None:
         choices=TARGETS,
         default="dry",
         help="dry: write the schedule (default); kafka: send the spans again with new ids; "
-        "sim: run the GPU work on a model of a GPU",
+        "sim: run the GPU work on a model of a GPU; gpu: run it on this machine's GPU; "
+        "http: send its requests to an OpenAI-compatible server",
     )
     group.add_argument(
         "--out",
         metavar="FILE",
-        help="dry: schedule as .jsonl or .parquet (default: print it); sim: what was observed, "
-        "as .parquet",
+        help="dry: schedule as .jsonl or .parquet (default: print it); sim, gpu: what was "
+        "observed, as .parquet; http: requests as spans, as .parquet or in an archive's folder",
     )
     add_bootstrap_argument(group)
     group.add_argument("--topic", help=f"kafka: topic (default {RAW_TOPIC})")
     group.add_argument(
         "--replay-id",
         metavar="ID",
-        help="marks the spans that kafka sends (and decides their ids), and what sim observed",
+        help="marks the spans that kafka sends (and decides their ids), and what sim or gpu "
+        "observed",
     )
-    group.add_argument("--deps", choices=["stream", "observed"], help=f"sim: {DEPS_HELP}")
+    group.add_argument("--deps", choices=["stream", "observed"], help=f"sim, gpu: {DEPS_HELP}")
     group.add_argument(
         "--host",
         choices=["open", "closed"],
@@ -59,16 +64,30 @@ def add_targets(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--gpu", metavar="NAME", help=f"sim: the GPU, of {', '.join(KNOWN_GPUS)} (default H200)"
     )
+    group.add_argument(
+        "--mode",
+        choices=["timing", "ops"],
+        help="gpu: a stand-in of the same length and size for each kernel (timing, default), or "
+        "the recorded operator itself where shapes and types were recorded (ops)",
+    )
+    group.add_argument(
+        "--spin",
+        choices=["wall", "work"],
+        help="gpu: stand-ins pass time by the wall clock (default), or by the SM's cycles, so that "
+        "they slow down with it",
+    )
+    add_http(parser)
 
 
 def columns_of(args: argparse.Namespace) -> Sequence[str] | None:
     """The archive's columns that the target needs; None: all."""
-    return {"kafka": None, "sim": WORK_COLUMNS}.get(args.target, PLAN_COLUMNS)
+    mine = {"kafka": None, "sim": WORK_COLUMNS, "gpu": WORK_COLUMNS, "http": HTTP_COLUMNS}
+    return mine.get(args.target, PLAN_COLUMNS)
 
 
 def deps_of(args: argparse.Namespace) -> Deps | None:
-    """What spans wait for, where the target needs to know. None on `sim`: as a plan says."""
-    return (args.deps or "stream") if args.target == "sim" else None
+    """What spans wait for, where the target needs to know."""
+    return (args.deps or "stream") if args.target in RUNS_DEVICE_WORK else None
 
 
 def check_target(args: argparse.Namespace) -> None:
@@ -79,17 +98,21 @@ def check_target(args: argparse.Namespace) -> None:
 
 
 def _conflicts(args: argparse.Namespace, target: str) -> Iterator[tuple[object, str]]:
-    kafka, sim = target == "kafka", target == "sim"
-    yield kafka and args.out, "--out is of --target dry and --target sim"
+    kafka, sim, gpu = target == "kafka", target == "sim", target == "gpu"
+    yield kafka and args.out, "--out is of --target dry, sim, gpu and http"
     yield not kafka and args.bootstrap, "--bootstrap needs --target kafka"
     yield not kafka and args.topic, "--topic needs --target kafka"
-    yield target == "dry" and args.replay_id, "--replay-id needs --target kafka or --target sim"
-    for flag in ("deps", "host", "gpu"):
+    yield target == "dry" and args.replay_id, "--replay-id needs --target kafka, sim, gpu or http"
+    yield not sim and not gpu and args.deps, "--deps needs --target sim or gpu"
+    for flag in ("host", "gpu"):
         yield not sim and getattr(args, flag), f"--{flag} needs --target sim"
+    for flag in ("mode", "spin"):
+        yield not gpu and getattr(args, flag), f"--{flag} needs --target gpu"
     yield (
         args.replay_id and not _REPLAY_ID.fullmatch(args.replay_id),
         f"--replay-id '{args.replay_id}' may hold letters, digits and . _ : / - only",
     )
+    yield from http_conflicts(args)
 
 
 def make_target(args: argparse.Namespace, bucket_count: int, progress: Progress) -> Target:
@@ -105,6 +128,12 @@ def make_target(args: argparse.Namespace, bucket_count: int, progress: Progress)
         from spanlite_replay.targets.sim import SimTarget
 
         return SimTarget(known_model(args.gpu or DEFAULT_GPU), replay_id, args.host or "open", out)
+    if args.target == "gpu":
+        from spanlite_replay.targets.gpu.open import open_target
+
+        return open_target(replay_id, args.mode or "timing", args.spin or "wall", out)
+    if args.target == "http":
+        return make_http(args, replay_id, out, progress)
     # Only here, so that a dry run does not load the Kafka client.
     from spanlite_replay.targets.kafka import KafkaTarget
 

@@ -21,13 +21,14 @@ from spanlite_replay.commands._flags import add_transforms
 from spanlite_replay.commands._open import open_plan
 from spanlite_replay.commands._progress import Progress
 from spanlite_replay.commands._targets import (
+    RUNS_DEVICE_WORK,
     add_targets,
     check_target,
     columns_of,
     deps_of,
     make_target,
 )
-from spanlite_replay.pacing import Late, Pacing
+from spanlite_replay.pacing import MIN_SPIN_NS, Late, Pacing
 from spanlite_replay.plan import Plan
 from spanlite_replay.report import Report
 from spanlite_replay.runner import run_plan
@@ -44,6 +45,8 @@ examples:
   spanlite replay data/archive --last 1h --qps 500 --over thin --target kafka
   spanlite replay data/archive --target sim --host closed --out observed.parquet
   spanlite replay data/archive --target sim --aa --html fidelity.html
+  spanlite replay data/archive --target gpu --aa --out observed.parquet
+  spanlite replay requests.csv --target http --url http://127.0.0.1:8000/v1 --speed 2
 """
 
 
@@ -148,27 +151,47 @@ def _add_pacing(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--priority", action="store_true", help="ask the scheduler to prefer the replay"
     )
+    group.add_argument(
+        "--cpu", type=_core, metavar="N", help="keep the loop on this core; best one that is idle"
+    )
+
+
+def _core(text: str) -> int:
+    number = int(text)
+    if number < 0:
+        raise ValueError(text)
+    return number
 
 
 def pacing_of(args: argparse.Namespace) -> Pacing | None:
     """How to keep the deadlines; None: not at all. Raises UsageError for flags that conflict."""
     _check_conflicts(args)
-    if args.no_wait or args.target == "sim":
+    if args.no_wait or args.target in RUNS_DEVICE_WORK:
         return None
     catchup = (
         Pacing.max_catchup_ns if args.max_catchup is None else parse_duration(args.max_catchup)
     )
     tolerance = None if args.tolerance is None else parse_duration(args.tolerance)
     late: Late = args.late or "burst"
-    return Pacing(late, catchup, priority=args.priority, tolerance_ns=tolerance)
+    # Clients are processes of their own, and on a small machine they need the cores that a long
+    # spin would take.
+    spin = MIN_SPIN_NS if args.target == "http" else None
+    return Pacing(late, catchup, spin, args.priority, tolerance, args.cpu)
 
 
 def _check_conflicts(args: argparse.Namespace) -> None:
     kafka = args.target == "kafka"
     for is_wrong, message in (
         *(
-            (args.target == "sim" and getattr(args, name), f"--target sim {_OWN_CLOCK}")
+            (
+                args.target in RUNS_DEVICE_WORK and getattr(args, name),
+                f"--target {args.target} {_OWN_CLOCK}",
+            )
             for name in ("no_wait", "late", "max_catchup", "tolerance", "priority")
+        ),
+        (
+            args.target in RUNS_DEVICE_WORK and args.cpu is not None,
+            f"--target {args.target} {_OWN_CLOCK}",
         ),
         (args.no_wait and args.late, "--no-wait keeps no deadlines, so nothing is --late"),
         (
@@ -177,6 +200,7 @@ def _check_conflicts(args: argparse.Namespace) -> None:
         ),
         (args.no_wait and args.tolerance, "--no-wait keeps no deadlines: leave --tolerance out"),
         (args.no_wait and args.priority, "--no-wait keeps no deadlines: leave --priority out"),
+        (args.no_wait and args.cpu is not None, "--no-wait keeps no deadlines: leave --cpu out"),
         (
             args.max_catchup and args.late in (None, "burst"),
             "--max-catchup needs --late reanchor or --late drop: burst catches up on everything",

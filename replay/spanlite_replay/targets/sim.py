@@ -2,25 +2,16 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.parquet as pq
-from spanlite.errors import UsageError
 
 from spanlite_replay.plan import Plan
 from spanlite_replay.sim import GpuModel, Host, Simulated, fit_model, simulate
-from spanlite_replay.targets.base import (
-    I64,
-    OBSERVED_SCHEMA,
-    PLAN_DIGEST_KEY,
-    REPLAY_ID_KEY,
-    TARGET_KEY,
-    Outcome,
-)
+from spanlite_replay.targets._observed import check_out, observed_table, write_observed
+from spanlite_replay.targets.base import I64, REPLAY_ID_KEY, TARGET_KEY, Outcome
 from spanlite_replay.work import Work
 
 
@@ -34,9 +25,8 @@ class SimTarget:
     name = "sim"
 
     def __init__(self, model: GpuModel, replay_id: str, host: Host, out: Path | None) -> None:
-        if out is not None and out.suffix != ".parquet":
-            raise UsageError(f"--out '{out}' must end in .parquet")
-        self.model, self.replay_id, self.host, self.out = model, replay_id, host, out
+        self.model, self.replay_id, self.host = model, replay_id, host
+        self.out = check_out(out)
         self._launched: list[I64] = []
 
     def prepare(self, plan: Plan, events: I64) -> npt.NDArray[np.bool_]:
@@ -60,33 +50,15 @@ class SimTarget:
             launched[events] = True
         observed = self._observed(launched[self._work.event])
         if self.out is not None:
-            _write(observed, self.out)
+            write_observed(observed, self.out)
         return Outcome(facts=self._facts(), observed=observed)
 
     def _observed(self, spans: npt.NDArray[np.bool_]) -> pa.Table:
-        plan, work, rec = self._plan, self._work, self._plan.recording
         at = np.flatnonzero(spans)
-        at = at[np.argsort(self._result.start_ns[at], kind="stable")]
-        row = work.row[at]
-        length = work.duration_ns[at]
-        if plan.settings.unit == "span":
-            length = plan.duration_ns[work.event[at]]
-        columns = [
-            rec.trace_low[rec.trace[row]],
-            rec.trace_high[rec.trace[row]],
-            rec.span_id[row],
-            work.start_ns[at],
-            work.start_ns[at] + length,
-            self._result.start_ns[at],
-            self._result.end_ns[at],
-        ]
-        metadata = {
-            REPLAY_ID_KEY: self.replay_id.encode(),
-            TARGET_KEY: self.name.encode(),
-            PLAN_DIGEST_KEY: plan.digest().encode(),
-        }
-        schema = OBSERVED_SCHEMA.with_metadata(metadata)
-        return pa.Table.from_arrays([pa.array(column) for column in columns], schema=schema)
+        told = {REPLAY_ID_KEY: self.replay_id.encode(), TARGET_KEY: self.name.encode()}
+        return observed_table(
+            self._plan, at, self._result.start_ns[at], self._result.end_ns[at], told
+        )
 
     def _facts(self) -> dict[str, int | str]:
         model, work = self.model, self._work
@@ -116,14 +88,3 @@ def _makespans(work: Work, result: Simulated) -> tuple[int, int]:
     start, end = work.start_ns[device], (work.start_ns + work.duration_ns)[device]
     first, last = result.start_ns[device].min(), result.end_ns[device].max()
     return int(end.max() - start.min()), int(last - first)
-
-
-def _write(observed: pa.Table, out: Path) -> None:
-    draft = out.with_name(f".{out.name}.{os.getpid()}")
-    try:
-        pq.write_table(observed, draft, compression="zstd")
-        draft.replace(out)
-    except OSError as error:
-        raise UsageError(f"--out '{out}' cannot be written: {error.strerror or error}") from None
-    finally:
-        draft.unlink(missing_ok=True)

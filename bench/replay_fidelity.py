@@ -1,0 +1,202 @@
+"""How faithful replays on this machine's GPU are, for the recordings under tests/recordings/.
+
+Needs an NVIDIA GPU. For each recording and mode the plan is run twice (A/A):
+`replay.makespan_error_pct`, `replay.start_error_us.p99`, `replay.duration_error_pct.p95` (and as a
+share of max(1 %, 1 us)), `replay.order_violations`, `replay.lost`, `replay.aa_noise_pct` (of the
+makespan), `replay.coverage_pct` of ops mode, and `replay.sim_makespan_error_pct`: the simulator
+against the GPU. Modes: `timing` (stand-ins spin by the wall clock), `work` (by the SM's cycles) and
+`ops`.
+`--results FILE` keeps the figures with GPU, driver and date.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from spanlite_replay.commands._faithful import fidelity_of
+from spanlite_replay.fidelity.report import Fidelity
+from spanlite_replay.plan import Plan, PlanSettings, build_plan
+from spanlite_replay.recording import Recording
+from spanlite_replay.report import Report
+from spanlite_replay.runner import run_plan
+from spanlite_replay.sim import fit_model, simulate
+from spanlite_replay.targets.gpu.open import open_target
+from spanlite_replay.targets.gpu.target import GpuTarget
+
+from bench._recordings import RECORDINGS, rows_of
+from bench._report import emit
+
+NAMES = ("eager_s1", "eager_s4", "eager_s8", "graph_s1", "graph_s4", "graph_s8")
+MAKESPAN_GOAL_PCT = {"timing": 1.0, "ops": 3.0}
+#: The goal of ops mode holds from this coverage on.
+COVERED_PCT = 90.0
+START_GOAL_US, SIM_GOAL_PCT = 20.0, 5.0
+
+Emit = Callable[..., None]
+VERBOSE = False
+
+
+def plan_of(path: Path) -> Plan:
+    return build_plan(Recording.from_table(rows_of(path)), PlanSettings()).with_work("stream")
+
+
+def run_once(plan: Plan, mode: Any, spin: Any, tell: bool) -> tuple[Report, GpuTarget]:
+    target = open_target("bench", mode, spin)
+    report = run_plan(plan, target)
+    if tell:
+        print(json.dumps(report.facts), file=sys.stderr, flush=True)
+    return report, target
+
+
+def measure(name: str, mode: str, spin: str, twice: bool, put: Emit) -> Report:
+    """Run one recording in one mode, and print its figures."""
+    plan = plan_of(RECORDINGS / f"{name}.json.gz")
+    report, target = run_once(plan, mode, spin, True)
+    again = run_once(plan, mode, spin, False)[0] if twice else None
+    fidelity = fidelity_of(plan, report, again)
+    word = f"{mode if spin == 'wall' else f'{mode}_{spin}'}.{name}"
+    figures(word, mode, fidelity, target, put)
+    if VERBOSE:
+        look_closer(plan, report, target)
+    if mode == "timing":
+        put(
+            f"replay.sim_makespan_error_pct.{word}",
+            sim_error_pct(plan, report.observed),
+            "%",
+            goal=SIM_GOAL_PCT,
+        )
+    return report
+
+
+def figures(word: str, mode: str, fidelity: Fidelity, target: GpuTarget, put: Emit) -> None:
+    duration, start = fidelity.durations, fidelity.starts
+    goal = MAKESPAN_GOAL_PCT[mode]
+    if mode == "ops":
+        put(f"replay.coverage_pct.count.{word}", target.coverage.count_pct, "%")
+        put(f"replay.coverage_pct.time.{word}", target.coverage.time_pct, "%")
+        goal = (
+            goal
+            if min(target.coverage.count_pct, target.coverage.time_pct) >= COVERED_PCT
+            else None
+        )
+    put(f"replay.makespan_error_pct.{word}", abs(fidelity.makespan_ms.error or 0.0), "%", goal=goal)
+    put(f"replay.start_error_us.p99.{word}", start.p99_us, "us", goal=START_GOAL_US)
+    put(f"replay.duration_error_pct.p95.{word}", duration.p95_pct, "%", us=duration.p95_us)
+    put(
+        f"replay.duration_error_of_limit.p95.{word}",
+        duration.p95_of_limit,
+        "of max(1 %, 1 us)",
+        goal=1,
+    )
+    put(f"replay.duration_bias_pct.{word}", duration.bias_pct, "%")
+    if fidelity.overlap_iou is not None:
+        put(f"replay.overlap_iou.{word}", fidelity.overlap_iou, "")
+    orders = {kind: one.violations for kind, one in fidelity.order.items()}
+    put(f"replay.order_violations.{word}", fidelity.violations, "edges", goal=0, **orders)
+    put(f"replay.lost.{word}", fidelity.lost, "spans", goal=0, of=fidelity.spans)
+    if fidelity.noise:
+        put(f"replay.aa_noise_pct.{word}", abs(fidelity.noise["makespan_pct"]), "%")
+        put(f"replay.aa_noise_us.start_p99.{word}", fidelity.noise["starts.p99_us"], "us")
+        put(f"replay.aa_noise_us.duration_p95.{word}", fidelity.noise["durations.p95_us"], "us")
+    put(
+        f"replay.grade.{word}",
+        "ABCDF".index(fidelity.grade.letter),
+        "0 is A",
+        because=fidelity.grade.because,
+    )
+
+
+def look_closer(plan: Plan, report: Report, target: GpuTarget) -> None:
+    """On stderr: what each shape was calibrated to, and how far off its kernels were."""
+    seen = report.observed
+    start, end, planned, until = (
+        seen.column(name).to_numpy()
+        for name in ("start_ns", "end_ns", "planned_start_ns", "planned_end_ns")
+    )
+    late = start - planned
+    late = late - int(np.median(late))
+    print(
+        "late us", np.percentile(late, [0, 1, 5, 25, 50, 75, 95, 99, 100]).round(), file=sys.stderr
+    )
+    error = (end - start) - (until - planned)
+    print("longer ns", np.percentile(error, [0, 1, 5, 50, 95, 99, 100]).round(), file=sys.stderr)
+    for at in np.argsort(-np.abs(error))[:8].tolist():
+        print(f"  {until[at] - planned[at]} ns took {end[at] - start[at]}", file=sys.stderr)
+    for line in target.describe():
+        print(f"  {line}", file=sys.stderr)
+
+
+def sim_error_pct(plan: Plan, observed: pa.Table) -> float:
+    """The simulator's makespan on the device against the GPU's."""
+    work = plan.work
+    assert work is not None
+    seen = simulate(work, plan.recording, fit_model(work, plan.recording), "open")
+    device = work.is_device
+    modelled = int(seen.end_ns[device].max() - seen.start_ns[device].min())
+    start, end = (observed.column(f"{edge}_ns").to_numpy() for edge in ("start", "end"))
+    ran = int(end.max() - start.min())
+    return 100 * abs(modelled - ran) / ran
+
+
+def keeper(path: Path | None, around: dict[str, Any]) -> Emit:
+    """Prints each figure, and adds it to the file with what it depends on."""
+
+    def put(metric: str, value: Any, unit: str, **more: Any) -> None:
+        if value is None:
+            return
+        value = value.item() if isinstance(value, np.generic) else value
+        emit(metric, value, unit, **more)
+        if path is not None:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            row = {"metric": metric, "value": round(value, 4), "unit": unit, **more, **around}
+            with path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(row) + "\n")
+
+    return put
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="under 50 s: two recordings, no A/A")
+    parser.add_argument("--recordings", default=",".join(NAMES), help="names, by commas")
+    parser.add_argument("--modes", default="timing,ops,work", help="of timing, ops, work")
+    parser.add_argument("--once", action="store_true", help="no A/A")
+    parser.add_argument("--results", type=Path, help="add the figures to this file")
+    parser.add_argument("--verbose", action="store_true", help="what the errors are made of")
+    args = parser.parse_args()
+    global VERBOSE
+    VERBOSE = args.verbose
+    names = ["eager_s1", "graph_s4"] if args.quick else args.recordings.split(",")
+    around: dict[str, Any] = {
+        "command": "python -m bench." + " ".join([Path(sys.argv[0]).stem, *sys.argv[1:]]),
+        "date": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+    }
+    put, failed = keeper(args.results, around), 0
+    for mode in args.modes.split(","):
+        for name in names:
+            begin = time.monotonic()
+            try:
+                spin, kind = ("work", "timing") if mode == "work" else ("wall", mode)
+                report = measure(name, kind, spin, not (args.quick or args.once), put)
+                around |= {
+                    key: report.facts[key] for key in ("gpu", "driver") if key in report.facts
+                }
+            except Exception:
+                failed += 1
+                traceback.print_exc()
+            print(f"{mode} {name}: {time.monotonic() - begin:.1f} s", file=sys.stderr, flush=True)
+    return int(failed > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

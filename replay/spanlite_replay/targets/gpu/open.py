@@ -1,0 +1,23 @@
+"""The gpu target on this machine's GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from spanlite_replay.targets.gpu.cuda import CudaDriver
+from spanlite_replay.targets.gpu.driver import Spin
+from spanlite_replay.targets.gpu.target import GpuTarget, Mode
+from spanlite_replay.targets.gpu.torchops import TorchOperators
+
+
+def open_target(
+    replay_id: str,
+    mode: Mode = "timing",
+    spin: Spin = "wall",
+    out: Path | None = None,
+    on_progress: Callable[[int, int], None] | None = None,
+) -> GpuTarget:
+    """Raises ServiceError where the GPU, its driver, NVRTC or CUPTI is missing."""
+    operators = TorchOperators() if mode == "ops" else None
+    return GpuTarget(CudaDriver(), replay_id, operators, spin, out, on_progress)
