@@ -25,7 +25,9 @@ except ImportError:
     ]
     sys.modules["spanlite_analytics"] = spanlite_analytics
 
+from spanlite_analytics.lab.rounding.chain import dot as dot
 from spanlite_analytics.lab.rounding.emulator import add, convert, fused, multiply
+from spanlite_analytics.lab.rounding.emulator import to_bits as to_bits
 from spanlite_analytics.lab.rounding.formats import BF16, E4M3, E5M2, FP16, FP32, TF32, Format
 
 if TYPE_CHECKING:

@@ -4,7 +4,8 @@ python3 -m bench.h200.lab_rounding_table [--pairs N] [--budget SECONDS] [--compi
 
 Every half, brain float and 8-bit pattern is converted; conversions from FP32 and all arithmetic
 meet N random inputs (default 10 million) for each instruction and mode, in rounds, until the
-budget (default 25 s) is spent. Needs CuPy and nvcc. Writes bench/h200/tables/lab_rounding.json.
+budget (default 25 s) is spent. Then dot products of 256 terms in each order of summation. Needs
+CuPy and nvcc. Writes bench/h200/tables/lab_rounding.json.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from typing import Any
 
 import numpy as np
 
+from bench.h200._accumulation_cases import ACCUMULATIONS, LENGTH, Accumulation
+from bench.h200._accumulation_cases import source as accumulation_source
 from bench.h200._device import TABLES, compile_cubin, surroundings
 from bench.h200._rounding_cases import CASES, Case, inputs, source, wrong
 
@@ -74,6 +77,39 @@ def run_kernels(cubin: Path, pairs: int, budget_s: float) -> tuple[Tally, float]
     return tally, time.monotonic() - began
 
 
+def run_accumulations(cubin: Path) -> dict[str, dict[str, Any]]:
+    """Sums that the hardware makes in each order, against the emulator's: counts by name."""
+    import cupy
+
+    module = cupy.RawModule(path=str(cubin))
+
+    def one(number: int) -> tuple[str, dict[str, Any]]:
+        case = ACCUMULATIONS[number]
+        a, b = case.given(seed=number)
+        given = [cupy.asarray(x) for x in (a, b)]
+        out = cupy.full(len(a), 0xFFFFFFFF, cupy.uint32)
+        threads = len(a) * (32 if case.order == "warp" else 1)
+        kernel = module.get_function(case.kernel)
+        kernel((-(-threads // 256),), (256,), (*given, out, np.int32(len(a))))
+        return case.name, judged_sums(case, a, b, cupy.asnumpy(out))
+
+    with ThreadPoolExecutor(min(16, os.cpu_count() or 1)) as pool:
+        return dict(pool.map(one, range(len(ACCUMULATIONS))))
+
+
+def judged_sums(
+    case: Accumulation, a: np.ndarray, b: np.ndarray, got: np.ndarray
+) -> dict[str, Any]:
+    """Sums, terms and mismatches, with the first of these."""
+    expected = case.emulate(a, b)
+    bad = np.flatnonzero(got != expected)
+    shown = [
+        {"row": int(p), "hardware": hex(int(got[p])), "emulator": hex(int(expected[p]))}
+        for p in bad[:SHOWN]
+    ]
+    return {"sums": len(got), "terms": LENGTH, "mismatches": len(bad), "examples": shown}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--pairs", type=int, default=10_000_000)
@@ -83,16 +119,23 @@ def main() -> None:
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         compile_cubin(source(), Path(name), "rounding", args.nvcc)
+        compile_cubin(accumulation_source(), Path(name), "sums", args.nvcc)
         if args.compile_only:
-            print(f"compiled {len(CASES)} instructions")
+            print(f"compiled {len(CASES)} instructions, {len(ACCUMULATIONS)} orders of sums")
             return
+        sums = run_accumulations(Path(name) / "sums.cubin")
         tally, took_s = run_kernels(Path(name) / "rounding.cubin", args.pairs, args.budget)
     TABLES.mkdir(exist_ok=True)
     about = surroundings() | {"seconds": round(took_s, 1)}
     path = TABLES / "lab_rounding.json"
-    path.write_text(json.dumps({"about": about, "instructions": tally.rows}, indent=1) + "\n")
+    made = {"about": about, "instructions": tally.rows, "accumulation": sums}
+    path.write_text(json.dumps(made, indent=1) + "\n")
     cases = sum(row["cases"] for row in tally.rows.values())
     bad = sum(row["mismatches"] for row in tally.rows.values())
+    off = sum(row["mismatches"] for row in sums.values())
+    print(
+        f"{len(sums)} orders of sums, {sum(row['sums'] for row in sums.values()):,} sums, {off} off"
+    )
     print(f"{len(CASES)} instructions, {cases:,} cases, {bad:,} mismatches, {took_s:.1f} s; {path}")
 
 

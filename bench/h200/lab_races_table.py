@@ -1,0 +1,190 @@
+"""Ask compute-sanitizer about the races and barriers of the audit's corpus, and keep its verdicts.
+
+python3 -m bench.h200.lab_races_table [--only WORD] [--budget SECONDS] [--compile-only]
+
+Each kernel of tests/corpus/audit that the audit calls racy, divergent at a barrier or clean, and
+that uses shared memory or barriers, is launched under racecheck and synccheck. Kernels of a file
+share a process; one that ends with an error or hangs gets the rest a process of their own. Needs
+nvcc and compute-sanitizer. Writes bench/h200/tables/lab_races.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from bench.h200._device import TABLES, surroundings
+from bench.h200._race_harness import Launched, kernels_of, source
+
+CORPUS = Path(__file__).parents[2] / "tests" / "corpus" / "audit"
+VERDICTS = ("shared-race", "divergent-barrier", "clean")
+TOOLS = ("racecheck", "synccheck")
+#: A kernel that runs longer under the sanitizer hangs: they end within 0.1 s.
+HANGS_S = 20.0
+_REPORT = re.compile(r"^=+ (Error|Warning|Info): ?(.*)$", re.MULTILINE)
+
+
+@dataclass
+class Verdict:
+    """What one tool said of one kernel."""
+
+    errors: int = 0
+    warnings: int = 0
+    first: str = ""
+    ended: str = "not run"
+
+
+@dataclass
+class Asked:
+    """A program, one tool, and the kernels left to ask about."""
+
+    program: Path
+    tool: str
+    names: list[str]
+    found: dict[str, Verdict] = field(default_factory=dict)
+
+
+def chosen(only: str) -> dict[Path, list[Launched]]:
+    """The corpus's kernels to launch, by file."""
+    picked = {}
+    for path in sorted(CORPUS.glob("*/*.cu")):
+        kernels = [
+            k
+            for k in kernels_of(path)
+            if k.verdict in VERDICTS and k.is_launchable and only in k.name
+            and (k.verdict != "clean" or k.shares_memory or "barrier" in k.name)
+        ]  # fmt: skip
+        if kernels:
+            picked[path] = kernels
+    return picked
+
+
+def compile_program(path: Path, kernels: list[Launched], folder: Path, nvcc: str) -> Path:
+    """The harness of a file."""
+    stem = f"{path.parent.name}_{path.stem}"
+    made, program = folder / f"{stem}.cu", folder / stem
+    made.write_text(source(path, kernels))
+    command = [nvcc, "-gencode=arch=compute_90a,code=sm_90a", "-std=c++17", "-lineinfo", "-w"]
+    done = subprocess.run(
+        [*command, "-o", str(program), str(made)], capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        raise RuntimeError(f"nvcc failed on {path}:\n{done.stderr[-3000:]}")
+    return program
+
+
+def ask(asked: Asked, sanitizer: str, end: float) -> Asked:
+    """Run until each kernel has been asked about, or the time is up."""
+    left = list(asked.names)
+    while left and time.monotonic() < end:
+        command = [sanitizer, "--tool", asked.tool, "--print-limit", "1000"]
+        if asked.tool == "racecheck":
+            command += ["--racecheck-report", "analysis"]
+        limit = min(HANGS_S, end - time.monotonic())
+        text, hung = _output([*command, str(asked.program), *left], limit)
+        ran = split(text, asked.found)
+        if not ran:
+            print(
+                f"{asked.program.name} {asked.tool}: nothing ran:\n{text[-800:]}", file=sys.stderr
+            )
+            break
+        if hung and asked.found[ran[-1]].ended == "not run":
+            asked.found[ran[-1]].ended = "hangs"
+        left = left[len(ran) :]
+    return asked
+
+
+def _output(command: Sequence[str], limit_s: float) -> tuple[str, bool]:
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+    ) as process:
+        try:
+            return process.communicate(timeout=limit_s)[0], False
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, 9)
+            return process.communicate()[0], True
+
+
+def split(text: str, found: dict[str, Verdict]) -> list[str]:
+    """Give each kernel what was said between its BEGIN and the next; returns those that began."""
+    began = []
+    for part in re.split(r"^BEGIN ", text, flags=re.MULTILINE)[1:]:
+        name, _, said = part.partition("\n")
+        began.append(name.strip())
+        verdict = found.setdefault(began[-1], Verdict())
+        ended = re.search(r"^END \S+ (\S+)$", said, re.MULTILINE)
+        verdict.ended = ended.group(1) if ended else "not run"
+        for severity, words in _REPORT.findall(said):
+            if severity == "Info" or "ERROR SUMMARY" in words or "Program hit" in words:
+                continue
+            verdict.errors += severity == "Error"
+            verdict.warnings += severity == "Warning"
+            verdict.first = verdict.first or words.strip()
+    return began
+
+
+def table_of(picked: dict[Path, list[Launched]], asked: Sequence[Asked]) -> list[dict[str, object]]:
+    """A row a kernel."""
+    by_tool = {(a.program.name, a.tool): a.found for a in asked}
+    rows = []
+    for path, kernels in picked.items():
+        for kernel in kernels:
+            program = f"{path.parent.name}_{path.stem}"
+            row: dict[str, object] = {
+                "kernel": kernel.name,
+                "file": f"{path.parent.name}/{path.name}",
+                "ours": kernel.verdict,
+            }
+            for tool in TOOLS:
+                verdict = by_tool.get((program, tool), {}).get(kernel.name)
+                row[tool] = vars(verdict) if verdict else None
+            rows.append(row)
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", default="", help="kernels with this in their names")
+    parser.add_argument("--budget", type=float, default=60, help="seconds under the sanitizer")
+    parser.add_argument("--nvcc", default="nvcc")
+    parser.add_argument("--sanitizer", default="compute-sanitizer")
+    parser.add_argument("--compile-only", action="store_true", help="needs no GPU")
+    args = parser.parse_args()
+    picked = chosen(args.only)
+    with tempfile.TemporaryDirectory() as name, ThreadPoolExecutor(os.cpu_count()) as pool:
+        folder = Path(name)
+        began = time.monotonic()
+        jobs = [pool.submit(compile_program, *item, folder, args.nvcc) for item in picked.items()]
+        programs = [job.result() for job in jobs]
+        total = sum(map(len, picked.values()))
+        print(f"{total} kernels compiled in {time.monotonic() - began:.1f} s", flush=True)
+        if args.compile_only:
+            return
+        end = time.monotonic() + args.budget
+        asked = [
+            Asked(program, tool, [k.name for k in kernels])
+            for program, kernels in zip(programs, picked.values(), strict=True)
+            for tool in TOOLS
+        ]
+        asked = list(pool.map(lambda one: ask(one, args.sanitizer, end), asked))
+    rows = table_of(picked, asked)
+    for row in rows:
+        print(json.dumps(row))
+    about = surroundings() | {"seconds": round(time.monotonic() - began, 1)}
+    path = TABLES / "lab_races.json"
+    path.write_text(json.dumps({"about": about, "kernels": rows}, indent=1) + "\n")
+    print(f"{len(rows)} kernels, {about['seconds']} s; {path}")
+
+
+if __name__ == "__main__":
+    main()
