@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from numpy.lib.recfunctions import repack_fields
-from spanlite_collectors.agent.layout import RecordType
+from spanlite_collectors.agent.layout import STRING_HEAD, RecordType
 from spanlite_collectors.agent.ring import Ring
 
 U64 = npt.NDArray[np.uint64]
@@ -19,7 +20,7 @@ DRAIN_EVERY_S = 0.1
 KEPT = (RecordType.KERNEL, RecordType.MEMCPY, RecordType.API, RecordType.STEP, RecordType.WINDOW)
 #: The columns that the bench looks at; the rest of a kernel would fill the memory.
 COLUMNS = {
-    RecordType.KERNEL: ["start_ns", "end_ns", "correlation_id", "window", "block_x"],
+    RecordType.KERNEL: ["start_ns", "end_ns", "correlation_id", "window", "block_x", "name"],
     RecordType.MEMCPY: ["start_ns", "end_ns", "correlation_id", "window"],
     RecordType.API: ["start_ns", "end_ns", "correlation_id", "window", "thread_id"],
 }
@@ -32,6 +33,7 @@ class Drained:
     parts: dict[RecordType, list[Any]] = field(default_factory=lambda: {k: [] for k in KEPT})
     #: Records of each type, those that are not kept too.
     seen: dict[str, int] = field(default_factory=dict)
+    texts: dict[int, str] = field(default_factory=dict)
     drops: dict[str, int] = field(default_factory=dict)
     cupti_version: int = 0
     ring_bytes: int = 0
@@ -79,7 +81,8 @@ class RingDrain(threading.Thread):
         mine = self.drained.setdefault(ring.process_id, Drained())
         count = 1
         while count > 0:
-            count, found, _ = ring.drain()
+            count, found, texts = ring.drain()
+            mine.texts.update(_texts(texts))
             for kind, rows in found.items():
                 mine.seen[kind.name.lower()] = mine.seen.get(kind.name.lower(), 0) + len(rows)
             for kind in KEPT:
@@ -93,6 +96,31 @@ class RingDrain(threading.Thread):
         mine.cupti_version = int(ring.header["cupti_version"][0])
         names = ("windows", "detaches", "records", "cost_ppm", "attached_cost_ppm", "attach_ns")
         mine.state = {name: int(ring.state[name][0]) for name in names}
+
+
+def _texts(raw: bytes) -> Iterator[tuple[int, str]]:
+    at = 0
+    while at + STRING_HEAD.itemsize <= len(raw):
+        size, _, _, number, length = np.frombuffer(raw, STRING_HEAD, 1, at)[0].tolist()
+        begin = at + STRING_HEAD.itemsize
+        yield number, raw[begin : begin + length].decode(errors="replace")
+        at += size
+
+
+def name_shares(drained: Drained, began_ns: list[int], ended_ns: list[int]) -> dict[str, float]:
+    """Share of each kernel's name in the device time of the covered steps of these stretches."""
+    steps, kernels = whole_steps(drained), drained.rows(RecordType.KERNEL)
+    if kernels is None or len(steps) == 0 or not began_ns:
+        return {}
+    inside = np.searchsorted(began_ns, steps["start_ns"], side="right") - 1
+    steps = steps[(inside >= 0) & (steps["end_ns"] <= np.array(ended_ns)[inside])]
+    if len(steps) == 0:
+        return {}
+    at = np.searchsorted(steps["start_ns"], kernels["start_ns"], side="right") - 1
+    mine = kernels[(at >= 0) & (kernels["start_ns"] <= steps["end_ns"][np.maximum(at, 0)])]
+    time_ns = np.bincount(mine["name"], weights=mine["end_ns"] - mine["start_ns"])
+    total = time_ns.sum()
+    return {drained.texts.get(i, ""): float(time_ns[i] / total) for i in np.flatnonzero(time_ns)}
 
 
 def _key(rows: Any) -> U64:

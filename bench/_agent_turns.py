@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,9 @@ class Turn:
     ns: I64
     cpu_s: float
     outside_ns: int
+    #: In host time (CLOCK_REALTIME), like the records.
+    began_ns: int
+    ended_ns: int
 
 
 @dataclass
@@ -114,7 +118,12 @@ def take_turns(workers: list[Worker], workload: str, rounds: int, seconds: float
         for worker in workers[shift:] + workers[:shift]:
             profile = worker.name == "kineto"
             count = min(steps, PROFILED_STEPS) if profile else steps
-            worker.ask(run=workload, steps=count, profile=profile)
-            said = worker.answer()
-            turn = Turn(np.array(said["ns"], np.int64), said["cpu_s"], said.get("outside_ns", 0))
-            worker.turns.setdefault(workload, []).append(turn)
+            worker.turns.setdefault(workload, []).append(_turn(worker, workload, count, profile))
+
+
+def _turn(worker: Worker, workload: str, steps: int, profile: bool) -> Turn:
+    began_ns = time.time_ns()
+    worker.ask(run=workload, steps=steps, profile=profile)
+    said = worker.answer()
+    times = np.array(said["ns"], np.int64)
+    return Turn(times, said["cpu_s"], said.get("outside_ns", 0), began_ns, time.time_ns())

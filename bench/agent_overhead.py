@@ -20,6 +20,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ import numpy as np
 
 from bench._agent_costs import report_costs, report_ranges
 from bench._agent_plain import machine_cupti, plain
-from bench._agent_rings import RingDrain, account, kernels_a_step
+from bench._agent_rings import RingDrain, account, kernels_a_step, name_shares
 from bench._agent_turns import (
     LIBRARY,
     ROOT,
@@ -83,6 +84,29 @@ def report_records(workers: list[Worker], drain: RingDrain) -> None:
             busy_s = sum(float(turn.ns.sum()) for turn in turns) / 1e9
             emit("agent.records_per_s.continuous", mine.state["records"] / busy_s, "records/s")
     emit("agent.unaccounted_records", missing, "records", 0, whole_steps=steps)
+    named = {worker.name: worker for worker in workers}
+    if {"windows", "continuous"} <= named.keys():
+        for workload in named["windows"].turns:
+            report_shares(named["windows"], named["continuous"], workload, drain)
+
+
+def report_shares(windows: Worker, continuous: Worker, workload: str, drain: RingDrain) -> None:
+    """How well the steps that windows covered tell each kernel's share of the device's time."""
+    told, truth = (
+        name_shares(
+            drain.drained[worker.process.pid],
+            [turn.began_ns for turn in worker.turns[workload]],
+            [turn.ended_ns for turn in worker.turns[workload]],
+        )
+        for worker in (windows, continuous)
+    )
+    if not told:
+        return
+    large = {name: share for name, share in truth.items() if share >= 0.01}
+    errors = [abs(told.get(name, 0.0) / share - 1) * 100 for name, share in large.items()]
+    emit(f"agent.share_error_pct.windows.{workload}", max(errors, default=0.0), "%", 5,
+         names=len(truth), unseen=len(truth.keys() - told.keys()),
+         compared=len(large), note="worst of the names with 1 % of the time or more")  # fmt: skip
 
 
 def timestamps() -> None:
@@ -128,11 +152,10 @@ def report_timestamps(answer: dict[str, Any], drained: Any) -> None:
 
 def machine() -> dict[str, str]:
     """GPU, driver and versions, for the record."""
-    import torch
-
-    query = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
+    fields = "name,driver_version,clocks.sm,clocks.mem,power.draw"
+    query = ["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader"]
     gpu = subprocess.run(query, capture_output=True, text=True, check=True).stdout.strip()
-    return {"gpu": gpu, "torch": torch.__version__, "date": time.strftime("%Y-%m-%d")}
+    return {"gpu": gpu, "torch": version("torch"), "date": time.strftime("%Y-%m-%d")}
 
 
 def levels_of(args: argparse.Namespace) -> dict[str, dict[str, str] | None]:
