@@ -24,7 +24,7 @@ FIELDS = (
 )  # fmt: skip
 NOTHING = (-1, 0, -1, -1, -1, 0, 0, 0, 0, 0, 0, 0)
 _ATTRIBUTES, _LAUNCH = FIELDS.index("attributes"), FIELDS.index("launch")
-COPY_KIND = FIELDS.index("copy_kind")
+COPY_KIND, DEVICE, STREAM = (FIELDS.index(name) for name in ("copy_kind", "device", "stream"))
 #: Args that are columns: which, and the largest value it holds.
 _COLUMNS: dict[str, tuple[int, int]] = {
     name: (FIELDS.index(field), largest)

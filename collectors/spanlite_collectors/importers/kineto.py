@@ -23,7 +23,14 @@ from spanlite_collectors.importers._assemble import Assembler
 from spanlite_collectors.importers._events import SHAPE_ERRORS, Row, fits_int64, reason_of
 from spanlite_collectors.importers._files import Progress, SourceFile, no_progress
 from spanlite_collectors.importers._json_stream import JsonStream
-from spanlite_collectors.importers._kineto_args import COPY_KIND, NOTHING, ArgsReader, copy_kind
+from spanlite_collectors.importers._kineto_args import (
+    COPY_KIND,
+    DEVICE,
+    NOTHING,
+    STREAM,
+    ArgsReader,
+    copy_kind,
+)
 from spanlite_collectors.importers.options import ImportOptions
 from spanlite_collectors.importers.report import ImportReport
 from spanlite_collectors.sinks import SpanSink
@@ -236,6 +243,8 @@ class _Reader:
             process, thread = -1, 0
             if kind == SpanKind.MEMCPY and not fields[COPY_KIND]:
                 fields[COPY_KIND] = copy_kind(name)
+            elif kind == SpanKind.NVTX_RANGE:
+                _place_copy(fields, event.get("pid"), event.get("tid"))
         else:
             process, thread = self._process(event.get("pid")), _thread(event.get("tid"))
         if fields[0] < 0:
@@ -324,6 +333,13 @@ def _time_ns(value: Any) -> int | None:
     if type(value) is Decimal and value.is_finite() and -_LIMIT_US < value < _LIMIT_US:
         return int(value * 1000)
     return None
+
+
+def _place_copy(fields: list[int], pid: Any, tid: Any) -> None:
+    """A range's copy on the GPU names its device and stream by its track only."""
+    for field, value in ((DEVICE, pid), (STREAM, tid)):
+        if fields[field] < 0 and type(value) is int and 0 <= value < 1 << 31:
+            fields[field] = value
 
 
 def _pair_key(event: dict[str, Any]) -> tuple[Any, ...]:

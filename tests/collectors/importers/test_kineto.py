@@ -274,8 +274,7 @@ def test_unicode_copies_and_device_annotations(run):
     spans, _, _ = run(
         [
             event("user_annotation", "décode 🚀", 0, 50, **{"External id": 4}),
-            event("gpu_user_annotation", "décode 🚀 gpu", 10, 50, 0, 7, stream=7, device=0,
-                  **{"External id": 4}),
+            event("gpu_user_annotation", "décode 🚀 gpu", 10, 50, 2, 7, **{"External id": 4}),
             event("gpu_memcpy", "Memcpy HtoD (Pageable -> Device)", 5, 1, 0, 7, bytes=4096,
                   device=0, context=1, stream=7, correlation=3, **{"memory bandwidth (GB/s)": 1.5}),
             event("gpu_memcpy", "copy", 6, 1, 0, 7, kind="DeviceToHost", correlation=3),
@@ -287,7 +286,10 @@ def test_unicode_copies_and_device_annotations(run):
     assert spans["copy"]["copy_kind"] == CopyKind.DTOH
     annotation = spans["décode 🚀 gpu"]
     assert annotation["parent_span_id"] == spans["décode 🚀"]["span_id"]
-    assert (annotation["kind"], annotation["stream"]) == (SpanKind.NVTX_RANGE, 7)
+    assert (annotation["kind"], annotation["device"], annotation["stream"]) == (
+        SpanKind.NVTX_RANGE, 2, 7,
+    )  # fmt: skip
+    assert spans["décode 🚀"]["device"] is None or spans["décode 🚀"]["device"] < 0
 
 
 def test_launch_configurations_that_do_not_fit_stay_as_attributes(run):
