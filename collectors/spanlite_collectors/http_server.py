@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-
 from typing import Any
 
 from spanlite.errors import ServiceError

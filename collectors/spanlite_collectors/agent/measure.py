@@ -18,6 +18,8 @@ I64 = npt.NDArray[np.int64]
 
 #: What is shorter lies within a sample or two, whose mean says little about it.
 LEAST_NS = 1_000_000
+#: Steps that are shorter get the figures of all steps of their thread in so much time.
+TOGETHER_NS = 10_000_000
 
 
 class Measure:
@@ -34,11 +36,14 @@ class Measure:
         """Change the attributes of steps and kernels of 1 ms and more, by their own times.
 
         Shorter kernels get those of their stage: of the run of kernels around them on their
-        stream that say the same, where that lasts 1 ms; `gpu.of` says so.
+        stream that say the same, where that lasts 1 ms; `gpu.of` says so. Shorter steps get
+        those of the steps of the same 10 ms.
         """
         history = self._history_of(self._resource)
         if history is None:
             return
+        if "thread" in (rows.dtype.names or ()):
+            _short_steps(rows, texts, history)
         kernel = rows["kind"] == SpanKind.KERNEL
         long = rows["duration"] >= LEAST_NS
         own = np.flatnonzero((kernel | (rows["kind"] == SpanKind.STEP)) & long)
@@ -54,6 +59,28 @@ class Measure:
             [rows["start"][run[-1]] + rows["duration"][run[-1]] for run in runs], np.int64
         )
         _say(rows, texts, runs, history.means(first, last), {"gpu.of": "stage"})
+
+
+def _short_steps(rows: Rows, texts: Texts, history: PmHistory) -> None:
+    at = np.flatnonzero((rows["kind"] == SpanKind.STEP) & (rows["duration"] < LEAST_NS))
+    if not len(at):
+        return
+    end = rows["start"] + rows["duration"]
+    slot = rows["start"][at] // TOGETHER_NS
+    order = np.lexsort((rows["start"][at], rows["thread"][at], slot))
+    at, slot = at[order], slot[order]
+    cut = (np.diff(slot) != 0) | (np.diff(rows["thread"][at].astype(np.int64)) != 0)
+    groups = np.split(at, np.flatnonzero(cut) + 1)
+    first = np.array([rows["start"][group[0]] for group in groups], np.int64)
+    last = np.array([end[group].max() for group in groups], np.int64)
+    means = history.means(first, last)
+    for number in np.flatnonzero(np.isfinite(means).all(axis=1) & (last - first >= LEAST_NS)):
+        figures = dict(zip(METRICS, means[number].round(2).tolist(), strict=True))
+        tail = to_json({**figures, "gpu.of": "steps"})[1:]
+        for row in groups[number].tolist():
+            code = int(rows["attributes"][row])
+            said = texts.text(code)[:-1] + "," if code >= 0 else "{"
+            rows["attributes"][row] = texts.code(said + tail)
 
 
 def _runs(rows: Rows, at: I64) -> list[I64]:

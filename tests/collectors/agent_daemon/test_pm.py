@@ -25,7 +25,7 @@ from spanlite_collectors.agent.pm import (
     PmSamples,
     library_path,
 )
-from spanlite_collectors.agent.rows import DEVICE, Texts, empty
+from spanlite_collectors.agent.rows import DEVICE, HOST, Texts, empty
 from spanlite_collectors.agent.source import RingOptions, RingSource
 from spanlite_collectors.sinks import MemorySink
 
@@ -141,6 +141,30 @@ def test_short_kernels_get_the_figures_of_their_stage():
     )
     assert said[4] == said[5] == {"stage": "mlp"}
     assert said[6] == {"stage": "attention"}  # alone on its stream
+
+
+def test_short_steps_get_the_figures_of_the_steps_around_them():
+    """Two threads, each a step of 0.6 ms each ms: those of the same 10 ms and thread as one."""
+    texts, rows = Texts(), empty(43, HOST)
+    rows["kind"], rows["duration"] = SpanKind.STEP, 6 * MS // 10
+    start = np.arange(20) * MS
+    rows["start"][:40] = T0 + np.concatenate([start, start])
+    rows["thread"] = [7] * 20 + [8] * 20 + [9] * 3
+    rows["attributes"][0] = texts.code('{"step":4}')
+    rows["start"][40] = T0 + 3 * MS  # alone, and so too short
+    rows["start"][41:], rows["kind"][41:] = T0 + 5 * MS, SpanKind.NVTX_RANGE
+    history = PmHistory()
+    history.add(samples([float(i) for i in range(100)]))
+    Measure(lambda resource: history, {})(rows, texts)
+    said = [json.loads(texts.text(c)) if c >= 0 else {} for c in rows["attributes"].tolist()]
+    # From 0 to 9.6 ms: samples 0 to 8 whole and 0.6 of the tenth.
+    first, second = (pytest.approx((sum(range(9)) + 0.6 * 9) / 9.6, abs=0.01), 14.31)
+    assert said[0] == {"step": 4, "gpu.of": "steps"} | dict.fromkeys(METRICS, first)
+    assert said[9]["gpu.l2_hit_pct"] == said[20]["gpu.l2_hit_pct"] == first
+    assert (
+        said[10]["gpu.l2_hit_pct"] == said[39]["gpu.l2_hit_pct"] == pytest.approx(second, abs=0.01)
+    )
+    assert said[40:] == [{}, {}, {}]
 
 
 def test_a_process_of_several_gpus_or_of_another_one_has_no_figures():
