@@ -16,11 +16,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from spanlite_replay.plan import Plan, PlanSettings, build_plan
 from spanlite_replay.recording import Recording
-from spanlite_replay.sim import GpuModel, fit_model, known_model, simulate
+from spanlite_replay.sim import GpuModel, fit_model, known_model, native, simulate
 from spanlite_replay.sim import engine as events
 from spanlite_replay.sim.host import threads_of
 from spanlite_replay.sim.model import classes, launch_lead
-from spanlite_replay.sim.run import Parts, Simulated
+from spanlite_replay.sim.run import Parts, Process, Simulated
 from spanlite_replay.sim.serial import run_serial
 from spanlite_replay.sim.waits import with_waits_of_copies
 from spanlite_replay.targets.base import OBSERVED_SCHEMA, REPLAY_ID_KEY
@@ -122,13 +122,7 @@ def test_nothing_starts_before_it_may(
         assert (seen.start_ns[calls] >= work.start_ns[calls] - 1).all()
 
 
-@settings(max_examples=30)
-@given(scripts, st.sampled_from(["open", "closed"]))
-def test_one_stream_needs_no_events(make_rows: Rows, script: Script, host: Any) -> None:
-    script = [(1, 7, cost, length, what) for _, _, cost, length, what in script]
-    if all(what == "sync" for *_, what in script):
-        return
-    plan = plan_of(make_rows(timeline(script)))
+def _process(plan: Plan, host: Any) -> Process:
     work = plan.work
     assert work is not None
     base = int(work.start_ns[0])
@@ -138,10 +132,36 @@ def test_one_stream_needs_no_events(make_rows: Rows, script: Script, host: Any) 
     parts = Parts(
         work, plan.recording, model, host, threads, *work.stream_order(), due, work.duration_ns
     )
-    one = parts.one(int(parts.process[0]))
-    quick, slow = run_serial(one), events.run(one.program())
+    return parts.one(int(parts.process[0]))
+
+
+@settings(max_examples=30)
+@given(scripts, st.sampled_from(["open", "closed"]))
+def test_one_stream_needs_no_events(make_rows: Rows, script: Script, host: Any) -> None:
+    script = [(1, 7, cost, length, what) for _, _, cost, length, what in script]
+    if all(what == "sync" for *_, what in script):
+        return
+    one = _process(plan_of(make_rows(timeline(script))), host)
+    quick, slow = run_serial(one), events.run(one.flat())
     for name in ("start", "end", "returned"):
         assert np.allclose(getattr(quick, name), getattr(slow, name), atol=1e-3), name
+
+
+@settings(max_examples=60)
+@given(scripts, st.sampled_from(["open", "closed"]), st.sampled_from(["stream", "observed"]))
+def test_the_loop_in_c_says_the_same_to_the_last_bit(
+    make_rows: Rows, script: Script, host: Any, deps: str
+) -> None:
+    if not native.is_there():
+        pytest.skip("no C++ compiler: install g++")
+    if all(what == "sync" for *_, what in script):
+        return
+    one = _process(plan_of(make_rows(timeline(script)), deps), host)
+    python, compiled = events.run(one.flat()), native.run(one.flat())
+    assert python.given_up == compiled.given_up
+    for name in ("start", "end", "returned", "begins"):
+        ours, theirs = getattr(python, name), getattr(compiled, name)
+        assert np.array_equal(ours, theirs, equal_nan=True), name
 
 
 @settings(max_examples=30)

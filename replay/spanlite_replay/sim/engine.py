@@ -2,60 +2,27 @@
 
 Kernels that run side by side all progress at one pace, `1 / slowdown`. So their ends are kept
 in **virtual time**, which advances at that pace: a change of pace moves none of them.
+
+engine.cpp holds the same loop once more; a change here is a change there.
 """
 
 from __future__ import annotations
 
+import math
 from collections import deque
-from dataclasses import dataclass, field
 from heapq import heappop, heappush
+
+import numpy as np
+
+from spanlite_replay.sim.flat import Flat, Program, Ran
 
 #: Room counts as full from here on; sums of shares are not exact.
 FULL = 1.0 - 1e-9
 
 
-@dataclass
-class Program:
-    """Lists by span of the device (in stream order), and by waiting call. Times in ns."""
-
-    segment: list[int]  # whose start decides its launch, -1: `floor` alone does
-    after: list[float]
-    floor: list[float]
-    gap: list[float]
-    solo: list[float]  # time taken alone
-    engine: list[int]  # see model.engine
-    room: list[float]
-    waiting_for: list[int]  # how many spans must end first
-    then: list[tuple[int, ...]]  # spans that wait for this one
-    wakes: dict[int, list[int]]  # waiting calls that wait for a span
-    # waiting calls
-    call_segment: list[int]
-    call_after: list[float]
-    call_floor: list[float]
-    call_cost: list[float]
-    call_delay: list[float]
-    call_waits: list[int]  # for how many spans
-    call_next: list[int]  # the segment that it starts on return, -1 for none
-    begins: list[float | None]  # of each segment: when it starts, where that is known
-    last_call: list[int]  # the waiting call that ends each segment, -1 for none
-    by_plan: list[int]  # the spans by planned start
-    pace: list[float] = field(default_factory=lambda: [1.0])  # slowdown by kernels that run
-
-
-@dataclass
-class Ran:
-    """When each span started and ended, when each waiting call returned."""
-
-    start: list[float]
-    end: list[float]
-    returned: list[float]
-    begins: list[float | None]
-    given_up: int  # waits that could never end
-
-
-def run(program: Program) -> Ran:
+def run(flat: Flat) -> Ran:
     """Run it to the end. What waits for itself (clock anomalies) is let go, and counted."""
-    p = program
+    p = Program.of(flat)
     count = len(p.solo)
     start, end = [-1.0] * count, [0.0] * count
     segment, after, floor, gap = p.segment, p.after, p.floor, p.gap
@@ -112,13 +79,15 @@ def run(program: Program) -> Ran:
                         full.append(span)
                         continue
                     start[span] = now
-                    if kernels or (ready and ready[0][0] < now + solo[span]):
+                    if kernels or full or (ready and ready[0][0] < now + solo[span]):
                         kernels += 1
                         held += room[span]
                         slow = pace[kernels] if kernels < limit else pace[limit]
                         if held > slow:
                             slow = held
                         heappush(running, (virtual + solo[span], span))
+                        if full and held < FULL:
+                            heappush(ready, (now, full.popleft()))
                         continue
                     now += solo[span]  # alone to its end
                 else:
@@ -157,7 +126,8 @@ def run(program: Program) -> Ran:
                 heappush(ready, (when if when > soonest else soonest, other))
         if span in wakes:
             launch(calls.wake(wakes[span], now), now)
-    return Ran(start, end, calls.returned, begins, given_up)
+    known = np.array([math.nan if begin is None else begin for begin in begins], np.float64)
+    return Ran(np.array(start), np.array(end), np.array(calls.returned), known, given_up)
 
 
 class _Calls:

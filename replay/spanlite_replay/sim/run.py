@@ -12,6 +12,8 @@ import numpy.typing as npt
 
 from spanlite_replay.recording import Recording, factorise
 from spanlite_replay.sim import engine as events
+from spanlite_replay.sim import native
+from spanlite_replay.sim.flat import Fan, Flat, Ran
 from spanlite_replay.sim.host import Threads, host_times, threads_of
 from spanlite_replay.sim.model import (
     GpuModel,
@@ -172,12 +174,12 @@ class Parts:
         begins = self.threads.begins.copy()
         for process in np.unique(self.process):
             one = self.one(int(process))
-            ran = run_serial(one) if is_serial(one) else events.run(one.program())
+            ran = one.run()
             given_up += ran.given_up
             start[self.device[one.spans]] = ran.start
             end[self.device[one.spans]] = ran.end
             returned[self.waiting[one.calls]] = ran.returned
-            begins[one.segments] = [np.nan if begin is None else begin for begin in ran.begins]
+            begins[one.segments] = ran.begins
         host_times(self.work, self.threads, begins, returned, start, end)
         return given_up
 
@@ -201,6 +203,12 @@ class Process:
     segments: slice
     shares: bool  # whether its kernels share one GPU
 
+    def run(self) -> Ran:
+        """The same times whichever way."""
+        if self.spans.stop - self.spans.start >= native.WORTH_IT and native.is_there():
+            return native.run(self.flat())
+        return run_serial(self) if is_serial(self) else events.run(self.flat())
+
     def edges(self, sync: bool) -> tuple[I64, I64]:
         """(place of what ends first, place of what waits: of a span, or of a waiting call)."""
         work, parts = self.parts.work, self.parts
@@ -214,17 +222,13 @@ class Process:
         inside = (before >= 0) & (after >= 0)
         return before[inside], after[inside]
 
-    def program(self) -> events.Program:
+    def flat(self) -> Flat:
         """For the event loop."""
         p, count = self.parts, self.spans.stop - self.spans.start
         before, after = self.edges(sync=False)
         first = p.first[self.spans]
         waiting_for = (~first).astype(np.int64) + np.bincount(after, minlength=count)
-        gap = np.where(waiting_for > 0, p.gap[self.spans], 0.0)
-        wakes: dict[int, list[int]] = {}
         span, call = self.edges(sync=True)
-        for one, waits in zip(span.tolist(), call.tolist(), strict=True):
-            wakes.setdefault(one, []).append(waits)
         waiting = p.waiting[self.calls]
         segment = p.threads.segment[waiting] - self.segments.start
         begins = p.threads.begins[self.segments]
@@ -239,35 +243,29 @@ class Process:
         known = p.segment[self.spans] >= 0
         streams = len(np.unique(p.lane[self.spans]))
         contention = p.model.contention if self.shares else 0.0
-        return events.Program(
-            np.where(known, p.segment[self.spans] - self.segments.start, -1).tolist(),
-            p.after[self.spans].tolist(),
-            p.floor[self.spans].tolist(),
-            gap.tolist(),
-            p.solo[self.spans].tolist(),
-            p.engine[self.spans].tolist(),
-            (p.room[self.spans] * (1.0 if self.shares else 0.0)).tolist(),
-            waiting_for.tolist(),
-            _then(first, before, after),
-            wakes,
-            segment.tolist(),
-            p.threads.after[waiting].tolist(),
-            p.threads.floor[waiting].tolist(),
-            p.threads.cost[waiting].tolist(),
-            p.threads.delay[waiting].tolist(),
-            np.bincount(call, minlength=len(waiting)).tolist(),
-            following.tolist(),
-            [None if np.isnan(begin) else begin for begin in begins.tolist()],
-            last_call.tolist(),
-            np.argsort(p.device[self.spans]).tolist(),
-            [max(1, running) ** contention for running in range(streams + 1)],
+        followed = np.flatnonzero(~np.append(first[1:], True))  # by the next of their stream
+        return Flat(
+            segment=np.where(known, p.segment[self.spans] - self.segments.start, -1),
+            after=p.after[self.spans],
+            floor=p.floor[self.spans],
+            gap=np.where(waiting_for > 0, p.gap[self.spans], 0.0),
+            solo=p.solo[self.spans],
+            engine=p.engine[self.spans].astype(np.int64),
+            room=p.room[self.spans] * (1.0 if self.shares else 0.0),
+            waiting_for=waiting_for,
+            then=Fan.of(
+                np.concatenate((followed, before)), np.concatenate((followed + 1, after)), count
+            ),
+            wakes=Fan.of(span, call, count),
+            call_segment=segment,
+            call_after=p.threads.after[waiting],
+            call_floor=p.threads.floor[waiting],
+            call_cost=p.threads.cost[waiting],
+            call_delay=p.threads.delay[waiting],
+            call_waits=np.bincount(call, minlength=len(waiting)),
+            call_next=following,
+            begins=begins,
+            last_call=last_call,
+            by_plan=np.argsort(p.device[self.spans]),
+            pace=np.array([max(1, running) ** contention for running in range(streams + 1)]),
         )
-
-
-def _then(first: npt.NDArray[np.bool_], before: I64, after: I64) -> list[tuple[int, ...]]:
-    """What waits for each span: the next of its stream, and by edges."""
-    last = np.append(first[1:], True).tolist()
-    out: list[tuple[int, ...]] = [() if ends else (i + 1,) for i, ends in enumerate(last)]
-    for source, target in zip(before.tolist(), after.tolist(), strict=True):
-        out[source] += (target,)
-    return out

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from spanlite_replay.sim.engine import Ran
+from spanlite_replay.sim.flat import Ran
 
 if TYPE_CHECKING:
     from spanlite_replay.sim.run import Process
@@ -84,4 +84,4 @@ def run_serial(one: Process) -> Ran:
         returned[waits] = max(starts + p.threads.cost[at], latest[waits] + p.threads.delay[at])
         if int(at) in following:
             begins[following[int(at)]] = returned[waits]
-    return Ran(start.tolist(), end.tolist(), returned.tolist(), begins.tolist(), 0)
+    return Ran(start, end, returned, begins, 0)
