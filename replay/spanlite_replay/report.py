@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +12,9 @@ import pyarrow as pa
 
 from spanlite_replay.plan import Count, Fate, Plan
 from spanlite_replay.timing import Timing
+
+if TYPE_CHECKING:
+    from spanlite_replay.targets._http_results import RequestFigures
 
 
 @dataclass(frozen=True)
@@ -33,6 +36,8 @@ class Report:
     why_failed: str = ""
     #: What the target saw, as `targets.base.OBSERVED_SCHEMA`; not part of the JSON.
     observed: pa.Table | None = field(default=None, repr=False)
+    #: What requests took, from the target `http`.
+    requests: RequestFigures | None = None
 
     @property
     def closes(self) -> bool:
@@ -67,6 +72,7 @@ class Report:
             f"  events    {self.conservation()}",
             f"  spans     {self.planned.spans:,} planned = {spans}",
             *[f"  dropped   {count:,} {word}" for word, count in self.dropped_why.items() if count],
+            *([] if self.requests is None else self.requests.lines()),
             *[f"  {word:<9} {value}" for word, value in self.facts.items()],
         ]
         if self.why_failed:

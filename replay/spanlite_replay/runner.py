@@ -11,7 +11,7 @@ import numpy.typing as npt
 from spanlite_replay.pacing import NEVER, Clock, Paced, Pacing, RealClock, Stop, pace, prepared
 from spanlite_replay.plan import Fate, Plan
 from spanlite_replay.report import Report, count_fates
-from spanlite_replay.targets.base import I64, Target
+from spanlite_replay.targets.base import I64, Target, Timed
 from spanlite_replay.timing import Timing
 
 #: Time between the end of the preparations and the first deadline.
@@ -67,6 +67,7 @@ def run_plan(
         facts=outcome.facts,
         why_failed=outcome.why,
         observed=outcome.observed,
+        requests=outcome.requests,
     )
 
 
@@ -89,7 +90,10 @@ def _run(
     ahead_ns = 0 if start_at_ns is None else start_at_ns - time.time_ns()
     # The plan's first event may not be among those to run.
     first_ns = int(due_ns[0] - plan.due_ns[0])
-    origin_ns = clock.now_ns() + max(ahead_ns, LEAD_NS) + first_ns
+    start_ns = clock.now_ns() + max(ahead_ns, LEAD_NS)
+    if isinstance(target, Timed):
+        target.begin_at(start_ns)
+    origin_ns = start_ns + first_ns
     return pace(due_ns, launch, clock, pacing, origin_ns, stop)
 
 

@@ -20,7 +20,7 @@ from spanlite_replay.report import Report
 from spanlite_replay.work import EdgeKind
 
 #: Targets that run nothing whose times could be compared.
-_BLIND = ("dry", "kafka")
+_BLIND = ("dry", "kafka", "http")
 
 
 def add_fidelity(parser: argparse.ArgumentParser) -> None:

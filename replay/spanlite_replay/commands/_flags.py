@@ -109,7 +109,7 @@ def settings_of(args: argparse.Namespace) -> PlanSettings:
     check_transforms(args)
     qps, service_qps = _rates(args.qps or [])
     settings = PlanSettings(
-        unit=args.unit or "span",
+        unit=args.unit or ("request" if getattr(args, "target", None) == "http" else "span"),
         sample=Fraction(1) if args.sample is None else check_ratio("--sample", args.sample),
         seed=args.seed,
         max_gap_ns=None if args.max_gap is None else parse_duration(args.max_gap),

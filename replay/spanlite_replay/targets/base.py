@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from spanlite_replay.plan import Plan
+
+if TYPE_CHECKING:
+    from spanlite_replay.targets._http_results import RequestFigures
 
 I64 = npt.NDArray[np.int64]
 NO_EVENTS: I64 = np.empty(0, dtype=np.int64)
@@ -46,6 +49,17 @@ class Outcome:
     why: str = ""
     #: OBSERVED_SCHEMA; None from a target that runs nothing it could observe (dry, kafka).
     observed: pa.Table | None = None
+    #: What requests took; of the target `http` alone.
+    requests: RequestFigures | None = None
+
+
+@runtime_checkable
+class Timed(Protocol):
+    """A target that needs to know when events are due by its own clock."""
+
+    def begin_at(self, origin_ns: int) -> None:
+        """The plan's first event is due then, on CLOCK_MONOTONIC. Before the first `launch`."""
+        ...
 
 
 class Target(Protocol):
