@@ -14,6 +14,7 @@ import tempfile
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -77,7 +78,7 @@ def run(flat: Flat) -> Ran:
     program = _Program(count, calls, len(flat.begins), len(flat.pace))
     kept: dict[str, F64] = {}
     for field in _Program._fields_[_SIZES:]:
-        name, kind = field[0], field[1]
+        name, kind = field[0], cast(Any, field[1])
         # A copy: the loop counts in some of them.
         array = np.array(arrays[name], np.int64 if kind is _WORD else np.float64, order="C")
         kept[name] = array.view(np.float64)
