@@ -15,7 +15,14 @@ from spanlite.settings import add_archive_argument, archive_of
 from spanlite.timewindow import add_window_arguments, window_of
 
 from spanlite_analytics.lab.counters import Counted, of_kernel, read_ncu
-from spanlite_analytics.lab.explain import Case, Finding, Resources, explain, read_resources
+from spanlite_analytics.lab.explain import (
+    Case,
+    Finding,
+    Resources,
+    explain,
+    read_resources,
+    sampled,
+)
 from spanlite_analytics.lab.frame import add_json_argument, print_json
 from spanlite_analytics.lab.launches import gpu_of, launches
 from spanlite_analytics.words import time_words
@@ -27,9 +34,10 @@ _HELP = """TRACE is a trace's id or the start of one, `all` for every trace in t
 `none` to go by the profiler's file alone. Of several launch configurations the one with the
 most time is explained.
 
-Counters come from Nsight Compute: `ncu --set full --csv --page raw ... > FILE` (a launch takes
-seconds under it: never on a serving process). Without them the page holds what the launch
-alone tells. Registers and spills come from a cubin or any binary that cuobjdump reads.
+Counters come from the archive, where the hosts of the agents sample them (--pm-sampling),
+and from Nsight Compute: `ncu --set full --csv --page raw ... > FILE` (a launch takes seconds
+under it: never on a serving process). Without any the page holds what the launch alone tells.
+Registers and spills come from a cubin or any binary that cuobjdump reads.
 
 Exit code 1: there is no such kernel.
 
@@ -82,7 +90,8 @@ def _case(args: argparse.Namespace) -> Case | None:
         return _profiled(args, counted, resources) if counted else None
     trace = "" if args.trace == ALL else args.trace
     archive = Archive.open(archive_of(args))
-    seen = launches(archive, window_of(args), args.kernel, 1, trace)
+    window = window_of(args)
+    seen = launches(archive, window, args.kernel, 1, trace)
     if not seen:
         return None
     counted = of_kernel(rows, args.kernel, seen[0].launch)
@@ -90,7 +99,8 @@ def _case(args: argparse.Namespace) -> Case | None:
     launch = seen[0].launch
     if counted is not None:
         launch = replace(launch, barriers=counted.launch().barriers)
-    return Case(seen[0].name, sm, sms, launch, seen[0], counted, resources)
+    found = sampled(archive, window, seen[0], trace.strip().replace("-", "").lower())
+    return Case(seen[0].name, sm, sms, launch, seen[0], counted, resources, found)
 
 
 def _profiled(args: argparse.Namespace, counted: Counted, resources: Resources | None) -> Case:
@@ -125,6 +135,7 @@ def as_json(case: Case, found: list[Finding]) -> dict[str, Any]:
         "median_ns": case.duration_ns,
         "resources": asdict(case.resources) if case.resources else None,
         "has_counters": case.counted is not None,
+        "sampled": asdict(case.sampled) if case.sampled else None,
         "findings": [asdict(finding) for finding in found],
     }
 
@@ -149,12 +160,20 @@ def _print_page(case: Case, found: list[Finding], pattern: str) -> None:
         f"{row['blocks']} blocks an SM, {row['fraction']:.1%} occupancy, limited by "
         f"{row['limiters']} (compute capability {case.sm.name}, {case.sms} SMs)"
     )
+    if case.sampled:
+        print(case.sampled.words)
+    if case.resources:
+        print(
+            f"in the binary: {case.resources.registers} registers, "
+            f"{case.resources.stack_bytes:,} bytes of stack a thread"
+        )
     for number, finding in enumerate(found, 1):
         print(f"\n{number}. {finding.what}\n   {finding.evidence}\n   try: {finding.advice}")
     if case.counted is None:
         name = shlex.quote(f"regex:{pattern}")
         print(
-            "\nNo counters: where the program may run much slower, ask Nsight Compute with\n"
+            "\nNo counters of the profiler: where the program may run much slower, "
+            "ask Nsight Compute with\n"
             f"  ncu --set full --csv --page raw -k {name} -c 3 YOUR COMMAND > counters.csv"
         )
 

@@ -9,6 +9,7 @@ from spanlite.occupancy import Occupancy, SmLimits
 from spanlite.occupancy.limits import KIB
 
 from spanlite_analytics.lab.counters import Counted
+from spanlite_analytics.lab.explain.sampled import Sampled
 from spanlite_analytics.lab.launches import Seen
 from spanlite_analytics.lab.occupancy import Grid, Launch, grid_on, on
 
@@ -41,6 +42,7 @@ class Case:
     seen: Seen | None = None
     counted: Counted | None = None
     resources: Resources | None = None
+    sampled: Sampled | None = None
 
     def counter(self, name: str) -> float | None:
         """A metric of the profiler; None without one."""

@@ -7,17 +7,16 @@ much of the kernel's time the thing may cost; the findings come with the largest
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from spanlite.occupancy import Limiter
 
 from spanlite_analytics.lab.explain.case import Case
+from spanlite_analytics.lab.explain.finding import BOUND_PCT, Finding
+from spanlite_analytics.lab.explain.sampled_rules import RULES as SAMPLED_RULES
 from spanlite_analytics.lab.explain.stalls import latency
 from spanlite_analytics.lab.occupancy import needs
 from spanlite_analytics.words import time_words
 
-#: Nsight Compute's own line between "bound by it" and "latency".
-BOUND_PCT = 60.0
 #: A launch takes about so long on the host; a graph node's start-up a good part of one.
 SHORT_NS = 5_000
 LOW_OCCUPANCY = 0.5
@@ -26,22 +25,12 @@ MANY_WAVES = 6
 SECTOR_BYTES = 32
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One thing that costs time."""
-
-    weight: float
-    what: str
-    evidence: str
-    advice: str
-
-
 def explain(case: Case) -> list[Finding]:
     """All findings, the weightiest first; never empty."""
     found = [finding for rule in _RULES if (finding := rule(case)) is not None]
     if not found:
         evidence = "the grid fills the GPU and the SMs are full enough"
-        if case.counted is None:
+        if case.counted is None and case.sampled is None:
             advice = "profile it: which of memory, tensor pipe or latency bounds it is not known"
         else:
             advice = "look at the roofline: does it move more bytes or do more work than it must?"
@@ -287,4 +276,5 @@ _RULES: tuple[Callable[[Case], Finding | None], ...] = (
     _atomics,
     _uneven,
     _varies,
+    *SAMPLED_RULES,
 )

@@ -1,11 +1,12 @@
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from spanlite.occupancy import limits_of
 from spanlite_analytics.lab.counters import Counted
-from spanlite_analytics.lab.explain import Case, explain
+from spanlite_analytics.lab.explain import Case, Sampled, explain
 from spanlite_analytics.lab.explain.case import parse_resources
 from spanlite_analytics.lab.launches import Seen
 from spanlite_analytics.lab.occupancy import Launch
@@ -147,13 +148,111 @@ def test_from_an_archive(build: Any, spanlite: Any, tmp_path: Path) -> None:
     assert (code, err) == (0, "")
     assert "2 launches, 18.0 us in all; median 9.00 us, 6.00 us to 12.0 us" in out
     assert "1. The grid is smaller than the GPU" in out
-    assert "No counters" in out
+    assert "No counters of the profiler" in out
     trace = f"{2:032x}"
     code, out, _ = spanlite("lab", "explain", trace, "gemm", *where, "--ncu", ncu_file(tmp_path))
     assert code == 0
     assert "1 launches, 12.0 us in all" in out
     assert "Bound by device memory" in out and "82% of what it can do" in out
     assert "No counters" not in out
+
+
+def sampled_as(**figures: float | str) -> str:
+    names = ("active", "dram", "l2_hit", "warps_active", "tensor")
+    said: dict[str, float | str] = {f"gpu.{n}_pct": figures[n] for n in names if n in figures}
+    if "of" in figures:
+        said["gpu.of"] = figures["of"]
+    return json.dumps(said)
+
+
+def page_of(spanlite: Any, root: Path, *more: str) -> Any:
+    code, out, err = spanlite(
+        "lab", "explain", "all", "gemm", "--archive", root, "--gpu", "H200", "--json", *more
+    )
+    assert (code, err) == (0, "")
+    return json.loads(out)
+
+
+BIG = {"grid_x": 1320}
+
+
+def test_figures_of_the_kernel_itself(build: Any, spanlite: Any) -> None:
+    """Means weighted by duration: 6 us and 12 us."""
+    low = sampled_as(active=90.0, dram=61.0, l2_hit=10.0, warps_active=30.0, tensor=1.0)
+    high = sampled_as(active=99.0, dram=91.0, l2_hit=40.0, warps_active=30.0, tensor=1.0)
+    stage = sampled_as(active=1.0, dram=1.0, of="stage")
+    build.spans(
+        kernel(1, attributes=low, **BIG),
+        kernel(2, attributes=high, **BIG),
+        kernel(3, attributes=stage, **BIG),
+        kernel(4, name="gemm_other", attributes=low),
+    )
+    page = page_of(spanlite, build.root)
+    got = page["sampled"]
+    assert (got["of"], got["spans"], got["share"]) == ("kernel", 2, None)
+    assert got["dram_pct"] == pytest.approx((61 * 6 + 91 * 12) / 18)
+    assert got["active_pct"] == pytest.approx(96) and got["tensor_pct"] == pytest.approx(1)
+    assert page["findings"][0]["what"] == "Bound by device memory"
+    assert "81% of what it can do while it ran (sampled)" in page["findings"][0]["evidence"]
+
+
+def test_the_profiler_comes_before_samples(build: Any, spanlite: Any, tmp_path: Path) -> None:
+    build.spans(kernel(1, attributes=sampled_as(active=90.0, dram=91.0, tensor=1.0), grid_x=24))
+    page = page_of(spanlite, build.root, "--ncu", str(ncu_file(tmp_path)))
+    bound = [f for f in page["findings"] if f["what"] == "Bound by device memory"]
+    assert len(bound) == 1 and "sampled" not in bound[0]["evidence"]
+    assert page["sampled"]["dram_pct"] == 91.0
+
+
+def test_figures_of_its_stage(build: Any, spanlite: Any) -> None:
+    said = sampled_as(active=40.0, dram=12.0, l2_hit=5.0, warps_active=9.0, tensor=3.0, of="stage")
+    build.spans(kernel(1, attributes=said, **BIG))
+    page = page_of(spanlite, build.root)
+    assert page["sampled"]["of"] == "stage"
+    assert page["findings"][0]["what"] == "The GPU idles between its launches"
+    assert "active 40% of the time while its stage ran" in page["findings"][0]["evidence"]
+
+
+def step(number: int, duration_ns: int, attributes: str) -> dict[str, Any]:
+    return {
+        "trace_id": f"{number:032x}",
+        "span_id": 100 + number,
+        "start_ns": 1_796_108_400_000_000_000,
+        "duration_ns": duration_ns,
+        "kind": "step",
+        "name": "decode",
+        "attributes": attributes,
+    }
+
+
+@pytest.mark.parametrize(("duration_ns", "speaks"), [(8_000, True), (60_000, False)])
+def test_figures_of_its_steps(build: Any, spanlite: Any, duration_ns: int, speaks: bool) -> None:
+    """A step of which the kernel is a tenth says nothing about it."""
+    said = sampled_as(active=95.0, dram=2.0, l2_hit=5.0, warps_active=9.0, tensor=88.0)
+    build.spans(kernel(1, **BIG), step(1, duration_ns, said), step(2, 9_000, said))
+    page = page_of(spanlite, build.root)
+    got = page["sampled"]
+    assert (got["of"], got["spans"]) == ("step", 1)
+    assert got["share"] == pytest.approx(6_000 / duration_ns)
+    titles = [finding["what"] for finding in page["findings"]]
+    assert ("Bound by the tensor pipe" in titles) == speaks
+    _, out, _ = spanlite("lab", "explain", "all", "gemm", "--archive", build.root)
+    assert f"in its steps, of which it is {6_000 / duration_ns:.0%} (1 spans)" in out
+
+
+def test_nothing_was_sampled(build: Any, spanlite: Any) -> None:
+    build.spans(kernel(1, attributes='{"op": "x"}'), step(1, 9_000, "{}"))
+    assert page_of(spanlite, build.root)["sampled"] is None
+
+
+def test_sampled_quiet_pipes_and_few_warps() -> None:
+    quiet = Sampled("kernel", 3, None, 98.0, 8.0, 50.0, 12.0, 2.0)
+    one = replace(case(FULL), sampled=quiet)
+    assert titles(one) == [
+        "Neither device memory nor the tensor pipe is busy",
+        "Fewer warps are there than could be",
+    ]
+    assert "12% of the GPU's warps" in explain(one)[1].evidence
 
 
 def test_what_is_not_there(build: Any, spanlite: Any, tmp_path: Path) -> None:
