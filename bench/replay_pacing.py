@@ -23,6 +23,7 @@ import numpy as np
 import numpy.typing as npt
 from spanlite_replay.timing import drift_us_per_s, rate
 
+from bench.__main__ import surroundings
 from bench._report import emit
 
 I64 = npt.NDArray[np.int64]
@@ -34,7 +35,7 @@ GOAL_DRIFT_US_PER_S = 1.0
 #: What is compared under one schedule.
 TURNS = {"constant": ("ours", "aiperf", "asyncio"), "poisson": ("ours", "loadgen")}
 #: Events a second: rounds, seconds each.
-FULL = {100_000: (3, 3.0), 10_000: (2, 2.0), 1_000: (1, 2.0)}
+FULL = {100_000: (3, 3.0), 10_000: (2, 1.5), 1_000: (1, 1.5)}
 QUICK = {100_000: (2, 1.0), 10_000: (1, 1.0)}
 
 
@@ -130,6 +131,15 @@ def report(schedule: str, per_s: int, all_seen: dict[str, Seen], busy: float) ->
         )
 
 
+def gpu() -> str:
+    """Which GPU is in this machine, if any; nothing here runs on it."""
+    query = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
+    try:
+        return subprocess.run(query, capture_output=True, text=True, timeout=20).stdout.strip()
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+
+
 def late_wakes_pct(cpu: int | None, count: int = 300) -> float:
     """How busy the core is."""
     before = os.sched_getaffinity(0)
@@ -152,6 +162,8 @@ def main() -> None:
     cores = sorted(os.sched_getaffinity(0))
     cpu = args.cpu if args.cpu is not None else (cores[-1] if len(cores) >= 4 else None)
     busy = late_wakes_pct(cpu)
+    told = " ".join(["python -m bench.replay_pacing", *sys.argv[1:]])
+    emit("replay.pacing_bench", 1, "run", command=told, cpu=cpu, gpu=gpu(), **surroundings())
     for per_s, (rounds, seconds) in (QUICK if args.quick else FULL).items():
         for schedule in TURNS:
             report(schedule, per_s, compare(schedule, per_s, rounds, seconds, cpu), busy)
