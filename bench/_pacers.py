@@ -203,7 +203,7 @@ def main() -> None:
     else:
         seen = aiperf(args.rate, args.count, args.cpu)
     name = DISTRIBUTIONS.get(args.pacer)
-    version = f"{name} {metadata.version(name)}" if name else args.pacer
+    version = f"{name} {metadata.version(name)}" if name else f"{args.pacer}.sleep"
     np.savez(args.out, due_ns=due_ns, seen_ns=seen, version=np.array(version))
 
 
