@@ -32,9 +32,11 @@ ROTATED_BYTES = 120_000_000
 #: How long a graph runs at least, and how many rounds.
 GRAPH_NS, ROUNDS = 200_000, 5
 CHECKED_ROWS = 48
+ACTIVATION_WIDTH = 2048
 #: Of the whole output against FP64. bf16 rounds to 2^-9; cuBLAS's own is 2e-3 to 4e-3.
 MOST_ERROR = 1.2e-2
-Job = tuple[Tile, int, bool, int]
+#: A product's kernel (tile, norm, bias, activation), or one beside it (which, kind, width).
+Job = tuple[Tile, int, bool, int] | tuple[str, int, int]
 
 
 #: With --smoke: these tiles on these shapes alone.
@@ -49,11 +51,24 @@ SMOKE_SHAPES = (
 )
 
 
+def width_of(hidden: int) -> int:
+    """Elements of a row with which the norm's kernel is compiled."""
+    return 1 << (hidden - 1).bit_length()
+
+
+def norm_warps(width: int) -> int:
+    """Warps a row."""
+    return 4 if width <= 2048 else 8
+
+
 def jobs(tiles: Sequence[Tile]) -> list[Job]:
-    """(tile, norm, bias, activation) of every kernel that some candidate needs."""
+    """Every kernel that some candidate needs."""
     found: dict[Job, None] = {}
     for chain in range(len(plan.CHAINS)):
         norm = activation = chain + 1
+        found["activation", activation, ACTIVATION_WIDTH] = None
+        for width in sorted({width_of(hidden) for hidden, _ in plan.LAYERS}):
+            found["norm", norm, width] = None
         for tile in tiles:
             found[tile, norm, True, activation] = None
             found[tile, 0, True, activation] = None
@@ -69,9 +84,21 @@ def compile_job(job: Job) -> str:
 
     from bench.h200 import _fusion_kernels as kernels
 
-    tile, norm, bias, activation = job
     half, single, whole = torch.bfloat16, torch.float32, torch.int32
     try:
+        if isinstance(job[0], str):
+            which, kind, width = job
+            if which == "norm":
+                kernels.norm.warmup(
+                    half, half, half, half, 4096, kind, width,
+                    grid=(1,), num_warps=norm_warps(width),
+                )  # fmt: skip
+            else:
+                kernels.bias_activation.warmup(
+                    half, single, 4096, 8192, True, kind, width, grid=(1,), num_warps=4
+                )
+            return ""
+        tile, norm, bias, activation = job
         kernels.linear.warmup(
             half, half, single, single, half, single, single, whole, 64, 4096, 4096,
             norm, bias, activation, tile.m, tile.n, tile.k, tile.split,
@@ -177,18 +204,17 @@ class Runner:
         return f.silu(y, inplace=True) if layer.chain == 0 else f.gelu(y)
 
     def _norm(self) -> Any:
-        layer, width = self.layer, 1 << (self.layer.hidden - 1).bit_length()
-        warps = 4 if width <= 2048 else 8
+        layer, width = self.layer, width_of(self.layer.hidden)
         self.kernels.norm[(self.tokens,)](
             self.x, layer.gain, layer.shift, self.normed, layer.hidden, self.norm, width,
-            num_warps=warps,
+            num_warps=norm_warps(width),
         )  # fmt: skip
         return self.normed
 
     def _activate(self, bias: Any) -> None:
-        size = self.y.numel()
-        self.kernels.bias_activation[(-(-size // 2048),)](
-            self.y, bias, self.layer.out, size, True, self.act, 2048, num_warps=4
+        size, width = self.y.numel(), ACTIVATION_WIDTH
+        self.kernels.bias_activation[(-(-size // width),)](
+            self.y, bias, self.layer.out, size, True, self.act, width, num_warps=4
         )
 
     def _linear(
