@@ -12,7 +12,7 @@ from spanlite_analytics.lab.audit.ptx import Instruction
 from spanlite_analytics.lab.audit.values import Mask
 
 if TYPE_CHECKING:
-    from spanlite_analytics.lab.audit.machine import Context
+    from spanlite_analytics.lab.audit.state import Context
 
 
 @dataclass(slots=True)

@@ -8,8 +8,9 @@ from dataclasses import dataclass, field, replace
 
 from spanlite_analytics.lab.audit.findings import Finding, in_order
 from spanlite_analytics.lab.audit.flow import endless_loops, graph_of
-from spanlite_analytics.lab.audit.machine import Machine, Scenario
+from spanlite_analytics.lab.audit.machine import Machine
 from spanlite_analytics.lab.audit.ptx import Function, Instruction, Module, Place
+from spanlite_analytics.lab.audit.state import Scenario
 from spanlite_analytics.lab.audit.steps import execute
 from spanlite_analytics.lab.audit.watch.lanes import RedundantShuffle
 from spanlite_analytics.lab.audit.watch.matrix import MatrixOrder

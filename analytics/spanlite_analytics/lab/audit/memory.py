@@ -4,15 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from spanlite_analytics.lab.audit.machine import (
-    LOCAL_WINDOW,
-    REGION_BITS,
-    SHARED_WINDOW,
-    Access,
-    Asynchronous,
-    Level,
-    Machine,
-)
+from spanlite_analytics.lab.audit.machine import Machine
 from spanlite_analytics.lab.audit.operands import (
     address,
     is_float,
@@ -24,6 +16,14 @@ from spanlite_analytics.lab.audit.operands import (
     vector,
 )
 from spanlite_analytics.lab.audit.ptx import Instruction, type_bytes
+from spanlite_analytics.lab.audit.state import (
+    LOCAL_WINDOW,
+    REGION_BITS,
+    SHARED_WINDOW,
+    Access,
+    Asynchronous,
+    Level,
+)
 from spanlite_analytics.lab.audit.values import (
     From,
     Mask,

@@ -7,8 +7,9 @@ import struct
 
 import numpy as np
 
-from spanlite_analytics.lab.audit.machine import WARP, Machine
+from spanlite_analytics.lab.audit.machine import Machine
 from spanlite_analytics.lab.audit.ptx import Function, Variable, type_bytes
+from spanlite_analytics.lab.audit.state import WARP
 from spanlite_analytics.lab.audit.values import From, Value, mix, of_bits, unknown, wrapped
 
 _TYPE = re.compile(r"^(b|u|s|f|bf|tf)(8|16|32|64|128)(x2)?$")

@@ -7,13 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from spanlite_analytics.lab.audit import memory, values, warp
-from spanlite_analytics.lab.audit.machine import (
-    LOCAL_WINDOW,
-    SHARED_WINDOW,
-    Context,
-    Level,
-    Machine,
-)
+from spanlite_analytics.lab.audit.machine import Machine
 from spanlite_analytics.lab.audit.operands import (
     is_float,
     read,
@@ -22,6 +16,7 @@ from spanlite_analytics.lab.audit.operands import (
     width_of,
 )
 from spanlite_analytics.lab.audit.ptx import Instruction, split_operands
+from spanlite_analytics.lab.audit.state import LOCAL_WINDOW, SHARED_WINDOW, Context, Level
 from spanlite_analytics.lab.audit.values import From, Mask, Value, blend, mix, unknown, wrapped
 
 Handler = Callable[[Machine, Level, Instruction, Mask], None]

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from spanlite_analytics.lab.audit.machine import WARP, Level, Machine, Shuffle
+from spanlite_analytics.lab.audit.machine import Machine
 from spanlite_analytics.lab.audit.operands import read
 from spanlite_analytics.lab.audit.ptx import Instruction
+from spanlite_analytics.lab.audit.state import WARP, Level, Shuffle
 from spanlite_analytics.lab.audit.values import From, Ints, Mask, Value, mix, of_bits, unknown
 
 

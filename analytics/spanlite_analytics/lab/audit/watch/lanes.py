@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from spanlite_analytics.lab.audit.machine import WARP, Machine, Shuffle, Watcher
+from spanlite_analytics.lab.audit.machine import Machine
 from spanlite_analytics.lab.audit.ptx import Instruction
+from spanlite_analytics.lab.audit.state import WARP, Shuffle, Watcher
 from spanlite_analytics.lab.audit.values import Mask, Numbers
 
 

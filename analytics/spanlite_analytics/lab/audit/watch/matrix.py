@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from spanlite_analytics.lab.audit.machine import Asynchronous, Machine, Watcher
+from spanlite_analytics.lab.audit.machine import Machine
 from spanlite_analytics.lab.audit.operands import vector
 from spanlite_analytics.lab.audit.ptx import Instruction
+from spanlite_analytics.lab.audit.state import Asynchronous, Watcher
 from spanlite_analytics.lab.audit.values import Mask
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from spanlite_analytics.lab.audit.machine import REGION_BITS, Access, Machine, Watcher
+from spanlite_analytics.lab.audit.machine import Machine
 from spanlite_analytics.lab.audit.ptx import Instruction
+from spanlite_analytics.lab.audit.state import REGION_BITS, Access, Watcher
 from spanlite_analytics.lab.audit.values import From, Mask
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from spanlite_analytics.lab.audit.machine import WARP, Access, Asynchronous, Machine, Watcher
+from spanlite_analytics.lab.audit.machine import Machine
 from spanlite_analytics.lab.audit.ptx import Instruction
+from spanlite_analytics.lab.audit.state import WARP, Access, Asynchronous, Watcher
 from spanlite_analytics.lab.audit.values import Ints, Mask, Value
 from spanlite_analytics.lab.audit.watch.clocks import Clocks
 

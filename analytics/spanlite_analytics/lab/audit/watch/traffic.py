@@ -6,8 +6,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from spanlite_analytics.lab.audit.machine import WARP, Access, Machine, Watcher
+from spanlite_analytics.lab.audit.machine import Machine
 from spanlite_analytics.lab.audit.ptx import Instruction
+from spanlite_analytics.lab.audit.state import WARP, Access, Watcher
 from spanlite_analytics.lab.audit.values import Ints, Mask
 
 SECTOR_BYTES = 32
