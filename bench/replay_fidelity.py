@@ -33,7 +33,7 @@ from spanlite_replay.sim import fit_model, simulate
 from spanlite_replay.targets.gpu.open import open_target
 from spanlite_replay.targets.gpu.target import GpuTarget
 
-from bench._recordings import RECORDINGS, rows_of
+from bench._recordings import RECORDINGS, repeated, rows_of
 from bench._report import emit
 
 NAMES = ("eager_s1", "eager_s4", "eager_s8", "graph_s1", "graph_s4", "graph_s8")
@@ -46,8 +46,13 @@ Emit = Callable[..., None]
 VERBOSE = False
 
 
-def plan_of(path: Path) -> Plan:
-    return build_plan(Recording.from_table(rows_of(path)), PlanSettings()).with_work("stream")
+def plan_of(name: str) -> Plan:
+    """Of a recording; `NAME_xN`: of N copies of it one after the other."""
+    name, _, copies = name.partition("_x")
+    table = rows_of(RECORDINGS / f"{name}.json.gz")
+    if copies:
+        table = repeated(table, len(table) * int(copies))
+    return build_plan(Recording.from_table(table), PlanSettings()).with_work("stream")
 
 
 def run_once(plan: Plan, mode: Any, spin: Any, tell: bool) -> tuple[Report, GpuTarget]:
@@ -60,7 +65,7 @@ def run_once(plan: Plan, mode: Any, spin: Any, tell: bool) -> tuple[Report, GpuT
 
 def measure(name: str, mode: str, spin: str, twice: bool, put: Emit) -> Report:
     """Run one recording in one mode, and print its figures."""
-    plan = plan_of(RECORDINGS / f"{name}.json.gz")
+    plan = plan_of(name)
     report, target = run_once(plan, mode, spin, True)
     again = run_once(plan, mode, spin, False)[0] if twice else None
     fidelity = fidelity_of(plan, report, again)

@@ -97,6 +97,14 @@ def check_target(args: argparse.Namespace) -> None:
             raise UsageError(message)
 
 
+def check_machine(args: argparse.Namespace) -> None:
+    """Raises ServiceError where the target cannot run here: before an hour of spans is read."""
+    if args.target == "gpu":
+        from spanlite_replay.targets.gpu.open import check_gpu
+
+        check_gpu()
+
+
 def _conflicts(args: argparse.Namespace, target: str) -> Iterator[tuple[object, str]]:
     kafka, sim, gpu = target == "kafka", target == "sim", target == "gpu"
     yield kafka and args.out, "--out is of --target dry, sim, gpu and http"

@@ -23,6 +23,7 @@ from spanlite_replay.commands._progress import Progress
 from spanlite_replay.commands._targets import (
     RUNS_DEVICE_WORK,
     add_targets,
+    check_machine,
     check_target,
     columns_of,
     deps_of,
@@ -76,6 +77,7 @@ class ReplayCommand:
         check_target(args)
         compares = wants_fidelity(args)
         pacing = pacing_of(args)
+        check_machine(args)
         progress = Progress(sys.stderr)
         plan, provenance = open_plan(args, columns_of(args), deps_of(args), progress)
         target = make_target(args, provenance.bucket_count, progress)

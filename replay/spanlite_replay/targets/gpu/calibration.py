@@ -25,6 +25,9 @@ _LONGEST_NS = 60_000
 #: Gates of the probe are this far apart.
 _PROBE_STEP_NS = 20_000
 _PROBES = 24
+#: Clocks are compared over this, where the plan is long enough for their drift to show.
+_DRIFT_NS = 400_000_000
+LONG_PLAN_NS = 300_000_000
 
 
 @dataclass(frozen=True)
@@ -56,10 +59,12 @@ class Calibration:
     costs: Costs
 
 
-def calibrate(driver: Driver, shapes: Shapes, lengths_ns: I64, cycles_per_ns: float) -> Calibration:
+def calibrate(
+    driver: Driver, shapes: Shapes, lengths_ns: I64, cycles_per_ns: float, is_long: bool = False
+) -> Calibration:
     """Run each shape with lengths about those wanted. `lengths_ns`: shape (kernels,).
 
-    `cycles_per_ns`: 1 where lengths are told in ns.
+    `cycles_per_ns`: 1 where lengths are told in ns. `is_long`: compare the clocks too.
     """
     told = _lengths(shapes, lengths_ns, cycles_per_ns)
     rounds, told_count = REPEATS, told.shape[1]
@@ -79,7 +84,7 @@ def calibrate(driver: Driver, shapes: Shapes, lengths_ns: I64, cycles_per_ns: fl
         for key in np.unique(keys).tolist():
             measured[divmod(key, told_count)] = int(np.median(took[keys == key]))
     measured = np.maximum.accumulate(measured, axis=1)
-    return Calibration(Table(told, measured), _costs(driver))
+    return Calibration(Table(told, measured), _costs(driver, is_long))
 
 
 def _lengths(shapes: Shapes, lengths_ns: I64, cycles_per_ns: float) -> I64:
@@ -108,7 +113,7 @@ def _run(driver: Driver, shapes: Shapes, order: list[tuple[int, int]], told: I64
     return _measured(driver, graph, len(order) + 1, slice(1, None))
 
 
-def _costs(driver: Driver) -> Costs:
+def _costs(driver: Driver, is_long: bool) -> Costs:
     """Gaps between kernels, with and without a gate between."""
     graph = driver.new_graph()
     node = driver.add_start(graph, HEAD_NS)
@@ -118,9 +123,18 @@ def _costs(driver: Driver) -> Costs:
             node = driver.add_gate(graph, [node], offset)
             node = driver.add_stand_in(graph, [node], launch, work)
             node = driver.add_stand_in(graph, [node], launch, work)
-    seen = _measured(driver, graph, _PROBES * 6 + 1, slice(1, None))
-    start, end = (times.reshape(_PROBES, 6) for times in (seen.start_ns, seen.end_ns))
+    first, last = HEAD_NS + _PROBE_STEP_NS, HEAD_NS + _DRIFT_NS
+    if is_long:
+        driver.add_gate(graph, [node], last)
+    seen = _measured(driver, graph, _PROBES * 6 + 1 + int(is_long), slice(1, None))
+    rate = 1.0
+    if is_long:
+        rate = int(seen.end_ns[-1] - seen.end_ns[0]) / (last - first)
+    start, end = (
+        times[: _PROBES * 6].reshape(_PROBES, 6) for times in (seen.start_ns, seen.end_ns)
+    )
     return Costs(
+        rate=rate,
         gap_ns=int(np.median(start[:, 2] - end[:, 1])),
         lead_ns=int(np.median(start[:, 1] - end[:, 0])),
         through_ns=int(np.percentile(start[:, 4] - end[:, 2], 90)),

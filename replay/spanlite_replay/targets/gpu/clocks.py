@@ -45,6 +45,15 @@ class Clocks:
                 return handle
         return nvml.nvmlDeviceGetHandleByIndex(0)
 
+    def most_sm_mhz(self) -> int:
+        """The highest clock of the SMs, 0 where it is not known."""
+        if self._nvml is None:
+            return 0
+        try:
+            return int(self._nvml.nvmlDeviceGetMaxClockInfo(self._handle, self._nvml.NVML_CLOCK_SM))
+        except self._nvml.NVMLError:
+            return 0
+
     def read(self) -> dict[str, int | str]:
         """SM and memory clock in MHz, reasons for throttling, watts, degrees."""
         if self._nvml is None:

@@ -138,7 +138,7 @@ class CudaDriver:
     """Device 0 as CUDA_VISIBLE_DEVICES numbers them, in its primary context."""
 
     def __init__(self) -> None:
-        self._library = _load()
+        self._library = load_driver()
         self._retain()
         self.device = self._describe()
         self._modules: dict[int, ctypes.c_void_p] = {}
@@ -416,7 +416,8 @@ class CudaDriver:
         self._free()
 
 
-def _load() -> ctypes.CDLL:
+def load_driver() -> ctypes.CDLL:
+    """libcuda, ready. Raises ServiceError where there is none, or no GPU."""
     try:
         library = ctypes.CDLL("libcuda.so.1")
     except OSError:

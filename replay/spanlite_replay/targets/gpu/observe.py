@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from spanlite_replay.targets.gpu.driver import I64, Records
 
@@ -23,11 +24,12 @@ class Seen:
     gate_p99_ns: int
 
 
-def match(records: Records, nodes: list[I64], gates_ns: I64) -> Seen:
+def match(records: Records, nodes: list[I64], gates_ns: I64, rate: float = 1.0) -> Seen:
     """Find the items. `nodes`: for each graph the item of each node (-1: a gate or the start).
 
     Graphs are known by the order in which they first ran, nodes by the order of their ids.
     `gates_ns`: of each item where its gate ends, from the origin, -1 for none, shape (items,).
+    `rate`: ns of the records' clock in one of the gates'.
     """
     graph_of = _in_order(records)
     item = np.full(len(records), -2, np.int64)  # -2: foreign
@@ -41,7 +43,7 @@ def match(records: Records, nodes: list[I64], gates_ns: I64) -> Seen:
         lost += len(made) - int(known.sum())
         held = np.append(made[1:], -1)  # a gate is made right before what it holds
         gate_item[rows[known]] = np.where(made[place[known]] < 0, held[place[known]], -1)
-    origin, spread = _origin(records, gate_item, gates_ns)
+    origin, spread = _origin(records, gate_item, gates_ns * rate)
     ours = item >= 0
     return Seen(
         item[ours],
@@ -73,13 +75,13 @@ def _places(node: I64, count: int) -> I64:
     return np.where((place >= 0) & (place < count), place, -1)
 
 
-def _origin(records: Records, gate_item: I64, gates_ns: I64) -> tuple[int, int]:
+def _origin(records: Records, gate_item: I64, gates_ns: npt.NDArray[np.float64]) -> tuple[int, int]:
     """(when the origin was, on the records' clock; p99 of the gates' error about it)."""
     held = np.flatnonzero(gate_item >= 0)
     if not len(held):
         return (int(records.start_ns.min()) if len(records) else 0), 0
     waits = gates_ns[gate_item[held]]
-    error = records.end_ns[held] - waits
+    error = records.end_ns[held] - np.round(waits).astype(np.int64)
     # A gate that opened late says nothing; those that waited agree within some 100 ns.
     origin = int(np.percentile(error, 10))
     origin = int(np.median(error[error <= origin + 500]))

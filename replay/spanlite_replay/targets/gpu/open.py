@@ -5,10 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from spanlite_replay.targets.gpu.cuda import CudaDriver
+from spanlite_replay.targets.gpu.cuda import CudaDriver, load_driver
 from spanlite_replay.targets.gpu.driver import Spin
 from spanlite_replay.targets.gpu.target import GpuTarget, Mode
 from spanlite_replay.targets.gpu.torchops import TorchOperators
+
+
+def check_gpu() -> None:
+    """Raises ServiceError where there is no driver or no GPU."""
+    load_driver()
 
 
 def open_target(

@@ -32,6 +32,8 @@ class Costs:
     gap_ns: int = 500  # end of one to the start of the next
     lead_ns: int = 500  # end of a gate to the start of what it held
     through_ns: int = 2_400  # end of one to the start of the next with an open gate between
+    #: ns of the measurer's clock in one of the gates' timer.
+    rate: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -187,7 +189,7 @@ def gates_of(order: Order, costs: Costs) -> I64:
         mine = [ends[one] for one in before if graphs[one] == graphs[item]]
         start = starts[item]
         if not mine or start >= max(mine) + costs.through_ns:
-            gates[item] = start - base - costs.lead_ns
+            gates[item] = int((start - base - costs.lead_ns) / costs.rate)
         else:
             start = max(mine) + costs.gap_ns
         ends[item] = start + lengths[item]

@@ -13,7 +13,7 @@ from spanlite_replay.plan import Plan
 from spanlite_replay.targets._observed import check_out, observed_table, write_observed
 from spanlite_replay.targets.base import I64, REPLAY_ID_KEY, TARGET_KEY, Outcome
 from spanlite_replay.targets.gpu.build import Recipe, build, copies_of
-from spanlite_replay.targets.gpu.calibration import calibrate, wanted_lengths
+from spanlite_replay.targets.gpu.calibration import LONG_PLAN_NS, calibrate, wanted_lengths
 from spanlite_replay.targets.gpu.clocks import Clocks
 from spanlite_replay.targets.gpu.driver import Captured, Driver, Records, Spin
 from spanlite_replay.targets.gpu.observe import Seen, match
@@ -66,7 +66,11 @@ class GpuTarget:
         self._clocks = Clocks(self.driver.device.name)
         self._before = self._clocks.read()
         lengths = self._order.length_ns[shape >= 0]
-        self._calibration = calibrate(self.driver, self._shapes, lengths, self._cycles_per_ns())
+        start = self._order.start_ns
+        is_long = len(start) > 0 and int(start[-1] - start[0]) > LONG_PLAN_NS
+        self._calibration = calibrate(
+            self.driver, self._shapes, lengths, self._cycles_per_ns(), is_long
+        )
         recipe = self._recipe(plan, self._order, shape, self._captured(plan))
         self._recipe_made = recipe
         self._built = build(self.driver, self._order, self._shapes, recipe, self.on_progress)
@@ -91,8 +95,9 @@ class GpuTarget:
     def _cycles_per_ns(self) -> float:
         if self.spin == "wall":
             return 1.0
-        mhz = self._before.get("sm_mhz", 0)
-        return mhz / 1000 if isinstance(mhz, int) and mhz else 1.0
+        # A first guess; the calibration finds the rest.
+        mhz = self._clocks.most_sm_mhz()
+        return mhz / 1000 if mhz else 1.0
 
     def _captured(self, plan: Plan) -> dict[int, Captured]:
         if self.operators is None or plan.work is None:
@@ -153,7 +158,7 @@ class GpuTarget:
         records = self.records = self.driver.finish()
         after = self._clocks.read()
         ran = self._built.items[: self._next]
-        seen = match(records, ran, self._recipe_made.gate)
+        seen = match(records, ran, self._recipe_made.gate, self._calibration.costs.rate)
         observed = self._table(seen)
         if self.out is not None:
             write_observed(observed, self.out)
@@ -191,6 +196,8 @@ class GpuTarget:
             "between_kernels": f"{costs.gap_ns} ns, {costs.through_ns} ns with a gate",
             "gates": f"open within {seen.gate_p99_ns} ns of the deadline (p99)",
         }
+        if costs.rate != 1.0:
+            self._facts["clock_rate"] = f"{(costs.rate - 1) * 1e6:+.2f} ppm of CUPTI's clock"
         if self.operators is not None:
             self._facts["coverage"] = str(self.coverage)
             for why, kernels in sorted(self.coverage.why.items()):
