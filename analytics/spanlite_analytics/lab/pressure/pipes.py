@@ -1,0 +1,200 @@
+"""What each machine instruction keeps busy, and for how long, by compute capability.
+
+Rates are results a clock and SM from "Throughput of Native Arithmetic Instructions" in NVIDIA's
+CUDA C++ Programming Guide (12.6 and 13.0); divided over four sub-partitions of a warp instruction
+of 32 lanes they are clocks an instruction. For 9.0 the rates and latencies that the guide does
+not give were measured on an H200 (`bench/h200/lab_pressure_table.py`, the kernels named
+`micro_*`); latencies of fixed length are in the code itself.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from spanlite.errors import UsageError
+
+from spanlite_analytics.lab.pressure.code import Instruction
+
+#: Kinds, for people.
+KINDS = {
+    "FFMA": "FP32", "FADD": "FP32", "FMUL": "FP32", "FMNMX": "FP32", "FSETP": "FP32",
+    "FSEL": "FP32", "FCHK": "FP32", "FSET": "FP32", "FSWZADD": "FP32", "FMNMX3": "FP32",
+    "DFMA": "FP64", "DADD": "FP64", "DMUL": "FP64", "DSETP": "FP64", "DMNMX": "FP64",
+    "HFMA2": "FP16", "HADD2": "FP16", "HMUL2": "FP16", "HMNMX2": "FP16", "HSETP2": "FP16",
+    "HSET2": "FP16",
+    "MUFU": "SFU",
+    "HMMA": "tensor", "IMMA": "tensor", "DMMA": "tensor", "HGMMA": "tensor", "IGMMA": "tensor",
+    "QGMMA": "tensor", "BGMMA": "tensor", "BMMA": "tensor", "QMMA": "tensor",
+    "LDS": "shared", "STS": "shared", "LDSM": "shared", "STSM": "shared", "ATOMS": "shared",
+    "LDG": "global", "STG": "global", "LD": "global", "ST": "global", "LDGSTS": "global",
+    "ATOM": "global", "ATOMG": "global", "RED": "global", "REDG": "global",
+    "LDL": "spill", "STL": "spill",
+    "BRA": "branch", "BRX": "branch", "BSSY": "branch", "BSYNC": "branch", "EXIT": "branch",
+    "CALL": "branch", "RET": "branch", "JMP": "branch", "BREAK": "branch", "WARPSYNC": "branch",
+    "NANOSLEEP": "branch", "YIELD": "branch",
+    "BAR": "barrier", "DEPBAR": "barrier", "MEMBAR": "barrier", "SYNCS": "barrier",
+    "WARPGROUP": "barrier", "ERRBAR": "barrier", "CCTL": "barrier", "FENCE": "barrier",
+    "SHFL": "shuffle", "VOTE": "shuffle", "REDUX": "shuffle", "MATCH": "shuffle",
+    "F2F": "convert", "F2I": "convert", "I2F": "convert", "F2FP": "convert", "I2FP": "convert",
+    "FRND": "convert", "I2I": "convert",
+    "LDC": "constant", "ULDC": "constant", "LDCU": "constant",
+}  # fmt: skip
+
+#: Words of FP arithmetic: operations of a thread.
+_FLOPS = {
+    "FFMA": 2, "FADD": 1, "FMUL": 1, "DFMA": 2, "DADD": 1, "DMUL": 1,
+    "HFMA2": 4, "HADD2": 2, "HMUL2": 2,
+}  # fmt: skip
+_MMA_SHAPE = re.compile(r"^(?:16816|1688|168256|16832|16864|884|64x\d+x\d+)$")
+
+
+def kind_of(code: Instruction) -> str:
+    """In a word: FP32, FP64, INT, SFU, tensor, shared, global, ..."""
+    return KINDS.get(code.name, "INT")
+
+
+def flops_of(code: Instruction) -> int:
+    """Adds and multiplies of one thread; a 32nd of a warp's for tensor cores."""
+    if code.name in _FLOPS:
+        # A 16-bit constant moved by HFMA2 computes nothing.
+        return (
+            0
+            if code.opcode.startswith("HFMA2.MMA") and "RZ, RZ" in code.operands
+            else _FLOPS[code.name]
+        )
+    if kind_of(code) != "tensor":
+        return 0
+    return 2 * _mma_products(code) // 32
+
+
+def _mma_products(code: Instruction) -> int:
+    """Multiply-adds of one instruction; the shape is in its modifiers."""
+    shape = next((m for m in code.modifiers if _MMA_SHAPE.match(m)), "")
+    if "x" in shape:
+        m, n, k = (int(word) for word in shape.split("x"))
+        return m * n * k
+    known = {"16816": 16 * 8 * 16, "1688": 16 * 8 * 8, "16832": 16 * 8 * 32, "884": 8 * 8 * 4}
+    return known.get(shape, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What an instruction takes on one sub-partition.
+
+    `busy` clocks its `pipe` takes nothing else; `latency` clocks until a result that is waited
+    for by a scoreboard is there; `read` until its operands have been read.
+    """
+
+    pipe: str
+    busy: float
+    latency: float = 0
+    read: float = 0
+
+
+#: Pipes that the four sub-partitions of an SM share: a sub-partition gets a quarter of the time.
+SHARED_PIPES = ("lsu",)
+
+
+@dataclass(frozen=True)
+class Chip:
+    """Costs by class, for one family of compute capabilities."""
+
+    name: str
+    costs: dict[str, Cost]
+    source: str
+    #: Clocks between the branch back and the loop's first instruction.
+    branch: float = 6
+    #: Clock for FLOP/s where none is given.
+    clock_hz: float = 1.755e9
+    #: Whether the model was compared with such a GPU.
+    checked: bool = False
+
+    def cost(self, code: Instruction, memory: str) -> Cost:
+        """Of one instruction; `memory` says where global loads find their data."""
+        return self.costs[class_of(code, memory)]
+
+
+def class_of(code: Instruction, memory: str = "l1") -> str:
+    """The row of `Chip.costs` for an instruction."""
+    name = code.name
+    if name in ("HMMA", "IMMA", "DMMA", "QMMA", "BMMA") or name.endswith("GMMA"):
+        return "mma"
+    if name in ("LDG", "LD"):
+        level = "l2" if "STRONG" in code.opcode and memory == "l1" else memory
+        return f"ldg_{level}{_width(code)}"
+    if name in ("LDS", "LDSM"):
+        return "lds" + ("128" if name == "LDSM" else _width(code))
+    return _CLASS.get(name) or _by_kind(code)
+
+
+def _width(code: Instruction) -> str:
+    return next((m for m in code.modifiers if m in ("64", "128")), "32")
+
+
+_CLASS = {
+    "FFMA": "ffma", "FADD": "ffma", "FMUL": "ffma",
+    "FMNMX": "alu", "FSETP": "alu", "FSEL": "alu", "FSET": "alu",
+    "IMAD": "imad", "IDP": "imad", "IDP4A": "imad",
+    "DFMA": "dfma", "DADD": "dfma", "DMUL": "dfma", "DSETP": "dfma", "DMNMX": "dfma",
+    "HFMA2": "hfma2", "HADD2": "hfma2", "HMUL2": "hfma2", "HMNMX2": "alu", "HSETP2": "hfma2",
+    "MUFU": "mufu", "F2F": "xu", "F2I": "xu", "I2F": "xu", "FRND": "xu", "POPC": "xu",
+    "FLO": "xu", "BREV": "xu", "I2FP": "alu", "F2FP": "alu",
+    "STS": "sts", "STSM": "sts", "ATOMS": "atoms", "STG": "stg", "ST": "stg",
+    "ATOM": "atomg", "ATOMG": "atomg", "RED": "stg", "REDG": "stg", "LDGSTS": "stg",
+    "LDL": "ldl", "STL": "stl",
+    "SHFL": "shfl", "VOTE": "vote", "REDUX": "xu", "MATCH": "xu",
+    "BAR": "bar", "LDC": "ldc", "S2R": "s2r", "S2UR": "s2r", "CS2R": "alu", "R2UR": "s2r",
+}  # fmt: skip
+
+
+def _by_kind(code: Instruction) -> str:
+    if kind_of(code) in ("branch", "barrier"):
+        return "control"
+    return "uniform" if code.name.startswith("U") else "alu"
+
+
+def _hopper() -> Chip:
+    """9.0. Of each number: (g) the guide, (m) measured by the micro kernels on an H200."""
+    lsu = {"32": 4.0, "64": 8.0, "128": 16.0}
+    costs = {
+        "ffma": Cost("fma", 1),
+        "hfma2": Cost("fma", 1),
+        "imad": Cost("fmaheavy", 2),
+        "alu": Cost("alu", 2),
+        "dfma": Cost("fp64", 2, 16),
+        "mufu": Cost("xu", 8, 18),
+        "xu": Cost("xu", 8, 18),
+        "vote": Cost("alu", 2, 10),
+        "shfl": Cost("lsu", 4, 24),
+        "mma": Cost("tensor", 8, 33),
+        "sts": Cost("lsu", 4, 12, 12),
+        "stg": Cost("lsu", 4, 12, 12),
+        "atoms": Cost("lsu", 8, 50, 12),
+        "atomg": Cost("lsu", 8, 300, 12),
+        "stl": Cost("lsu", 4, 12, 12),
+        "ldl": Cost("lsu", 4, 33, 12),
+        "bar": Cost("control", 2, 20),
+        "ldc": Cost("lsu", 4, 30),
+        "s2r": Cost("control", 2, 20),
+        "control": Cost("control", 2),
+        "uniform": Cost("uniform", 2),
+    }
+    for width, busy in lsu.items():
+        costs["lds" + width] = Cost("lsu", busy, 23 + busy, 10)
+        costs["ldg_l1" + width] = Cost("lsu", busy, 33 + busy, 10)
+        costs["ldg_l2" + width] = Cost("lsu", busy * 2, 260, 10)
+        costs["ldg_dram" + width] = Cost("lsu", busy * 2, 600, 10)
+    return Chip("9.0", costs, "CUDA C++ Programming Guide 13.0; H200, micro kernels", checked=True)
+
+
+CHIPS = {"9.0": _hopper()}
+
+
+def chip_of(capability: str) -> Chip:
+    """Costs for a compute capability. Raises UsageError where there are none."""
+    if capability not in CHIPS:
+        raise UsageError(
+            f"the issue model knows compute capability {', '.join(CHIPS)}, not {capability}"
+        )
+    return CHIPS[capability]
