@@ -3,7 +3,8 @@
 python3 -m bench.h200.lab_beforeafter_table [--size N] [--repeats N] [--no-ncu] [--compile-only]
 
 The kernels are bench/h200/kernels/scores_*.cu, in the order in which docs/lab.md repairs them. Each
-result is compared with cuBLAS's in double precision. Needs CuPy, nvcc and ncu. Writes
+result is compared with cuBLAS's in double precision. Needs CuPy, nvcc and ncu; where the
+agent's library is built (`make agent`), the counters are sampled beside the kernels, too. Writes
 bench/h200/tables/lab_beforeafter.json and lab_beforeafter_ncu.csv.gz, which
 `spanlite lab explain none scores_slow --ncu` reads.
 """
@@ -18,6 +19,7 @@ import json
 import subprocess
 import sys
 import tempfile
+import time
 import traceback
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -28,6 +30,7 @@ import numpy as np
 
 from bench.h200._device import TABLES, compile_cubin, surroundings
 
+ROOT = Path(__file__).parents[2]
 KERNELS = Path(__file__).parent / "kernels"
 #: Name, block and tile of each step.
 STEPS = {
@@ -122,6 +125,32 @@ def time_one(
     return row | {"tflops": round(flops / middle / 1e6, 3), "relative_error": float(difference)}
 
 
+class Sampling:
+    """The GPU's counters at 1 kHz, as the host daemon samples them beside production."""
+
+    def __init__(self) -> None:
+        sys.path[:0] = [str(ROOT / "proto"), str(ROOT / "collectors")]
+        from spanlite_collectors.agent.pm import METRICS, CuptiPmDevice, PmHistory
+
+        self.names = list(METRICS)
+        self.device, self.history = CuptiPmDevice(0), PmHistory()
+
+    def of(self, launch: Any, wait: Any) -> dict[str, float]:
+        """Means while a kernel runs again and again for 0.4 s."""
+        self.history.add(self.device.read())
+        began = time.time_ns()
+        while time.time_ns() - began < 400_000_000:
+            for _ in range(5):
+                launch()
+            wait()
+        ended = time.time_ns()
+        time.sleep(0.05)
+        self.history.add(self.device.read())
+        edges = np.array([began + 50_000_000]), np.array([ended - 10_000_000])
+        means = self.history.means(*edges)[0]
+        return {name: round(float(v), 2) for name, v in zip(self.names, means, strict=True)}
+
+
 def profile(ncu: str, folder: Path, size: int) -> str:
     """The table that `ncu --set full --csv --page raw` prints of one launch of each step."""
     command = [ncu, "--set", "full", "--csv", "--page", "raw", "--clock-control", "none"]
@@ -162,6 +191,7 @@ def main() -> None:
     parser.add_argument("--nvcc", default="nvcc")
     parser.add_argument("--ncu", default="ncu")
     parser.add_argument("--no-ncu", action="store_true")
+    parser.add_argument("--no-sampling", action="store_true")
     parser.add_argument("--compile-only", action="store_true", help="needs no GPU")
     parser.add_argument("--child", type=Path, help=argparse.SUPPRESS)
     args = parser.parse_args()
@@ -188,6 +218,8 @@ def run(args: argparse.Namespace, folder: Path) -> None:
     for name in STEPS:
         rows[name] = time_one(problem, name, folder / f"{name}.cubin", expected, args.repeats)
         print(name, json.dumps(rows[name]), flush=True)
+    if not args.no_sampling:
+        sample(problem, folder, rows)
     about = surroundings() | {"size": args.size, "depth": DEPTH, "group": GROUP}
     if not args.no_ncu:
         del expected
@@ -203,6 +235,19 @@ def run(args: argparse.Namespace, folder: Path) -> None:
     path = TABLES / "lab_beforeafter.json"
     path.write_text(json.dumps({"about": about, "steps": rows}, indent=1) + "\n")
     print(path)
+
+
+def sample(problem: Problem, folder: Path, rows: dict[str, dict[str, Any]]) -> None:
+    """Add what the sampler says; without it the table holds the rest."""
+    try:
+        sampling = Sampling()
+        for name in STEPS:
+            launch = problem.launcher(name, folder / f"{name}.cubin")
+            rows[name]["sampled"] = sampling.of(launch, problem.cupy.cuda.runtime.deviceSynchronize)
+            print(name, json.dumps(rows[name]["sampled"]), flush=True)
+        sampling.device.close()
+    except Exception:
+        traceback.print_exc()
 
 
 if __name__ == "__main__":

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 sys.path.append(str(Path(__file__).parents[4]))  # bench/ is no installed package
+from bench.h200 import _accumulation_cases as sums
 from bench.h200._rounding_cases import CASES, inputs, source, wrong
-from bench.h200.lab_rounding_table import CHUNK, Tally
+from bench.h200.lab_rounding_table import CHUNK, Tally, judged_sums
 from bench.lab_rounding import TABLE, still_wrong
 
 
@@ -83,3 +84,51 @@ def test_a_wrong_bit_is_seen(case: object) -> None:
     row = tally.rows[case.name]  # type: ignore[attr-defined]
     assert row["mismatches"] > len(right) / 2
     assert row["cases"] == len(right) and len(row["examples"]) == 5
+
+
+def in_single_precision(case: sums.Accumulation, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """The same sums by the processor's own FP32, which knows no fused multiply-add."""
+    x, y = (p.view(np.float32) for p in (a, b))
+    terms = x * y
+    if case.order == "pairwise":
+        while terms.shape[1] > 1:
+            terms = terms[:, ::2] + terms[:, 1::2]
+        return terms[:, 0].view(np.uint32)
+    parts = sums.PARTS if case.order.startswith("split") else 32
+    each = terms.reshape(len(terms), parts, -1)
+    if case.order == "warp":
+        each = terms.reshape(len(terms), -1, parts).swapaxes(1, 2)
+    lanes = each[:, :, 0]
+    for place in range(1, each.shape[2]):
+        lanes = lanes + each[:, :, place]
+    if case.order == "warp":
+        while lanes.shape[1] > 1:
+            half = lanes.shape[1] // 2
+            lanes = lanes[:, :half] + lanes[:, half:]
+        return lanes[:, 0].copy().view(np.uint32)
+    total = lanes[:, 0]
+    for place in range(1, parts):
+        total = total + lanes[:, place]
+    return total.view(np.uint32)
+
+
+@pytest.mark.parametrize(
+    "case",
+    [c for c in sums.ACCUMULATIONS if c.inputs is sums.FP32 and c.order != "sequential"],
+    ids=lambda case: case.order,
+)
+def test_orders_of_sums(case: sums.Accumulation) -> None:
+    a, b = (x[:50] for x in case.given(seed=5))
+    right = in_single_precision(case, a, b)
+    row = judged_sums(case, a, b, right)
+    assert (row["sums"], row["terms"], row["mismatches"]) == (50, sums.LENGTH, 0)
+    bad = right.copy()
+    bad[7] ^= 1
+    row = judged_sums(case, a, b, bad)
+    assert row["mismatches"] == 1 and row["examples"][0]["row"] == 7
+
+
+def test_every_order_has_a_kernel() -> None:
+    text = sums.source()
+    assert len({case.kernel for case in sums.ACCUMULATIONS}) == len(sums.ACCUMULATIONS) == 16
+    assert all(f"void {case.kernel}(" in text for case in sums.ACCUMULATIONS)
