@@ -17,7 +17,7 @@ from spanlite_collectors.agent.calls import call_name
 from spanlite_collectors.agent.layout import START_END, STRING_HEAD, RecordType
 from spanlite_collectors.agent.messages import STEP_NAME, Context, Message, Metric, Reader
 from spanlite_collectors.agent.ring import Records
-from spanlite_collectors.agent.rows import DEVICE, HOST, Rows, Texts, empty
+from spanlite_collectors.agent.rows import DEVICE, HOST, Rows, Texts, concat, empty, pick
 from spanlite_collectors.importers._json_text import to_json
 
 _NO_STREAM = 0xFFFFFFFF
@@ -126,8 +126,8 @@ class Converter:
             )
             if kind in records
         ]
-        out.host = np.concatenate([out.host, *host])
-        out.device = np.concatenate([out.device, *device])
+        out.host = concat([out.host, *host])
+        out.device = concat([out.device, *device])
         self.rows += len(out.host) + len(out.device)
         return out
 
@@ -242,7 +242,7 @@ class Converter:
                 self._describe(rows, at, message, out)
         rows["free_range"] |= free
         self._add_values(rows, records)
-        return rows[keep]
+        return rows if keep.all() else pick(rows, keep)
 
     def _describe(self, rows: Rows, at: Any, message: Message, out: Converted) -> None:
         rows["kind"][at], rows["name"][at] = message.kind, self._texts.code(message.name)

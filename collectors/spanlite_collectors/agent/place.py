@@ -13,7 +13,7 @@ from spanlite.flags import SpanFlag
 from spanlite.kinds import SpanKind
 
 from spanlite_collectors.agent.messages import Context
-from spanlite_collectors.agent.rows import HOST, Rows, Texts, empty
+from spanlite_collectors.agent.rows import HOST, Rows, Texts, concat, empty, pick
 from spanlite_collectors.importers._assemble import _parents as nest_in_threads
 from spanlite_collectors.importers._nesting import Timeline
 
@@ -76,15 +76,21 @@ class Placed:
             empty(0, HOST), none, none, none, none, np.empty(0, np.int32), np.empty(0, np.bool_)
         )
 
-    def take(self, pick: Any) -> Placed:
+    def take(self, chosen: Any) -> Placed:
         """Some of the rows."""
-        return Placed(*[getattr(self, name)[pick] for name in self.__dataclass_fields__])
+        rows, *rest = (getattr(self, name) for name in self.__dataclass_fields__)
+        return Placed(_picked(rows, chosen), *[column[chosen] for column in rest])
 
     @classmethod
     def join(cls, parts: Sequence[Placed]) -> Placed:
         """One after the other."""
-        names = cls.__dataclass_fields__
-        return cls(*[np.concatenate([getattr(part, name) for part in parts]) for name in names])
+        rows, *names = cls.__dataclass_fields__
+        rest = [np.concatenate([getattr(part, name) for part in parts]) for name in names]
+        return cls(concat([getattr(part, rows) for part in parts]).copy(), *rest)
+
+
+def _picked(rows: Rows, chosen: Any) -> Rows:
+    return rows[chosen] if isinstance(chosen, slice) else pick(rows, np.asarray(chosen))
 
 
 def place(
@@ -95,7 +101,7 @@ def place(
     Returns the new rows, in the order in which they are to be written, and the links of rows.
     """
     order = np.lexsort((-rows["duration"], rows["start"], _group(rows), rows["thread"]))
-    rows = rows[order]
+    rows = pick(rows, order)
     new = Placed.nothing()
     own = rows["own_span"]
     new.rows, new.span_id = rows, np.where(own != 0, own, ids.spans(len(rows)))

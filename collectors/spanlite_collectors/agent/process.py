@@ -27,7 +27,7 @@ from spanlite_collectors.agent.launches import CallTable
 from spanlite_collectors.agent.messages import Context
 from spanlite_collectors.agent.place import I64, Ids, Placed, place
 from spanlite_collectors.agent.ring import Records
-from spanlite_collectors.agent.rows import HOST, Rows, Texts, empty
+from spanlite_collectors.agent.rows import HOST, Rows, Texts, concat, empty, pick
 from spanlite_collectors.agent.windows import Windows
 from spanlite_collectors.importers._json_text import to_json
 from spanlite_collectors.sinks import SpanSink
@@ -101,7 +101,7 @@ class ProcessSpans:
     def flush(self, now_ns: int, final: bool = False) -> None:
         """Write what is complete; everything if `final`."""
         self._settled_ns = _FOREVER if final else now_ns - 2 * self._patience.grace_ns
-        self._host = np.concatenate([self._host, *self._new_host])
+        self._host = concat([self._host, *self._new_host])
         self._new_host.clear()
         self._mark_steps()
         self._flush_host(now_ns, final or len(self._host) > self._patience.max_rows)
@@ -158,8 +158,8 @@ class ProcessSpans:
         ready = rows["start"] < bound
         if not ready.any():
             return
-        self._host = rows[~ready]
-        new, links = place(self._carry, rows[ready], self._ids, self.texts, self._links)
+        self._host = pick(rows, ~ready)
+        new, links = place(self._carry, pick(rows, ready), self._ids, self.texts, self._links)
         self._calls.add(new)
         self._measure(new.rows, self.texts)
         self._emitter.write(
@@ -203,7 +203,8 @@ class ProcessSpans:
         ready = list(self._ready_device(now_ns, everything))
         if not ready:
             return
-        rows, call = (np.concatenate(part) for part in zip(*ready, strict=True))
+        rows = concat([part for part, _ in ready])
+        call = np.concatenate([part for _, part in ready])
         found, at = call >= 0, np.maximum(call, 0)
         table = self._calls
         low, high = self._ids.of_seconds(rows["start"])
@@ -235,16 +236,16 @@ class ProcessSpans:
             if go.all():
                 yield rows, call
                 continue
-            self._device.append(rows[~go] if go.any() else rows)
+            self._device.append(pick(rows, ~go) if go.any() else rows)
             if go.any():
-                yield rows[go], call[go]
+                yield pick(rows, go), call[go]
 
     def _write_device(self, rows: Rows, parent: Any, low: Any, high: Any) -> None:
         keys = [rows["stream"], rows["context"], rows["device"], _TRACK_GROUP[rows["kind"]]]
         several = [key for key in keys if (key != key[0]).any()]
         order = np.lexsort((rows["start"], *several))
         ids = self._ids.spans(len(rows))
-        self._emitter.write(rows[order], ids, parent[order], (low[order], high[order]))
+        self._emitter.write(pick(rows, order), ids, parent[order], (low[order], high[order]))
 
     def _stages(self, rows: Rows, low: Any, path: npt.NDArray[np.int64]) -> None:
         """Say of each kernel in which layer and stage it ran, and how that is known."""
@@ -294,7 +295,7 @@ class ProcessSpans:
         if not (path[eager] >= 0).any():
             return
         order = eager[np.lexsort((rows["correlation"][eager], low[eager]))]
-        keys = self._keys(rows[order])
+        keys = self._keys(pick(rows, order))
         for step in np.split(np.arange(len(order)), np.flatnonzero(np.diff(low[order])) + 1):
             if not self.graphs.knows(keys[step]):
                 codes = path[order[step]].tolist()
@@ -311,7 +312,7 @@ class ProcessSpans:
         """Give the nodes of one graph their stages, learned from the fullest replay."""
         launches, counts = np.unique(rows["correlation"][at], return_counts=True)
         full = at[rows["correlation"][at] == launches[np.argmax(counts)]]
-        self.graphs.match(graph, rows["graph_node"][full], self._keys(rows[full]))
+        self.graphs.match(graph, rows["graph_node"][full], self._keys(pick(rows, full)))
         nodes, inverse = np.unique(rows["graph_node"][at], return_inverse=True)
         said = [
             {"stage.unknown": True} if stage is None else _inferred(stage)

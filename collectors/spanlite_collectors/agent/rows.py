@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -68,6 +68,26 @@ def empty(count: int, dtype: np.dtype[Any]) -> Rows:
         if column in (dtype.names or ()):
             out[column] = -1
     return out
+
+
+def pick(rows: Rows, chosen: npt.NDArray[Any]) -> Rows:
+    """`rows[chosen]`, of indexes or a mask: numpy copies rows as a whole far faster."""
+    at = np.flatnonzero(chosen) if chosen.dtype == np.bool_ else chosen
+    out: Rows = _whole(rows).take(at).view(rows.dtype)
+    return out
+
+
+def concat(parts: Sequence[Rows]) -> Rows:
+    """Rows of one dtype one after the other; of a single part, that part."""
+    some = [part for part in parts if len(part)] or list(parts[:1])
+    if len(some) == 1:
+        return some[0]
+    out: Rows = np.concatenate([_whole(part) for part in some]).view(some[0].dtype)
+    return out
+
+
+def _whole(rows: Rows) -> Rows:
+    return np.ascontiguousarray(rows).view(np.dtype((np.void, rows.dtype.itemsize)))
 
 
 class Texts:
