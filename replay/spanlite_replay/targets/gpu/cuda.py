@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -33,6 +34,8 @@ _PORTABLE_CLUSTER = 8
 SCRATCH_BYTES = 512 << 20
 #: Nothing waits for the host longer than this, whatever `cuGraphLaunch` is waiting for.
 GO_ANYWAY_S = 2.0
+#: Queues between host and GPU: the most there can be.
+MOST_QUEUES = "32"
 #: Shared memory that needs an opt-in.
 _PLAIN_SHARED_BYTES = 48 << 10
 
@@ -418,6 +421,8 @@ class CudaDriver:
 
 def load_driver() -> ctypes.CDLL:
     """libcuda, ready. Raises ServiceError where there is none, or no GPU."""
+    # Branches that share one of the GPU's queues wait for each other's gates.
+    os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", MOST_QUEUES)
     try:
         library = ctypes.CDLL("libcuda.so.1")
     except OSError:

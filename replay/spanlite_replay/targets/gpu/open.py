@@ -24,5 +24,6 @@ def open_target(
     on_progress: Callable[[int, int], None] | None = None,
 ) -> GpuTarget:
     """Raises ServiceError where the GPU, its driver, NVRTC or CUPTI is missing."""
+    check_gpu()
     operators = TorchOperators() if mode == "ops" else None
     return GpuTarget(CudaDriver(), replay_id, operators, spin, out, on_progress)
