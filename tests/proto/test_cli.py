@@ -140,7 +140,7 @@ def test_a_reader_that_leaves_is_no_fault() -> None:
     read, write = os.pipe()
     os.close(read)
     done = subprocess.run(
-        [sys.executable, "-m", "spanlite.cli", "--version"],
+        [sys.executable, "-m", "spanlite", "--version"],
         stdout=write, stderr=subprocess.PIPE, text=True, timeout=120, check=False,
     )  # fmt: skip
     os.close(write)
