@@ -1,4 +1,4 @@
-"""The soak's own program for a few seconds: stand-in device, real agent, daemon, spool and judge."""
+"""The soak's own program for seconds: stand-in device, real agent, daemon, spool and judge."""
 
 from __future__ import annotations
 
