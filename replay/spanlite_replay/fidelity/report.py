@@ -183,7 +183,18 @@ def noise_floor(
         "end_ns": other.end_ns,
     }
     table = pa.table({**ids, **times}).filter(both)
-    return _compare(recorded.filter(both), table, extras or Extras()).figures()
+    extras = replace(extras or Extras(), edges=_edges_of(extras, base.seen & other.seen))
+    return _compare(recorded.filter(both), table, extras).figures()
+
+
+def _edges_of(extras: Extras | None, kept: BOOL) -> Edges | None:
+    """The edges between rows that are kept, by their new numbers."""
+    if extras is None or extras.edges is None:
+        return None
+    before, after = extras.edges
+    number = np.cumsum(kept) - 1
+    both = kept[before] & kept[after]
+    return number[before[both]], number[after[both]]
 
 
 def _compare(recorded: pa.Table, observed: pa.Table, extras: Extras) -> Fidelity:

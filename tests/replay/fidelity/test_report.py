@@ -171,6 +171,16 @@ def test_noise_floor_of_two_runs(recorded: pa.Table, observe: Observe) -> None:
     assert compare(recorded, first, again=first).noise["starts.p99_us"] == 0.0
 
 
+def test_noise_floor_of_two_runs_of_the_device_alone(
+    recorded: pa.Table, observe: Observe, kernel_rows: np.ndarray
+) -> None:
+    """A GPU replays no calls: edges name rows that neither run has."""
+    part = observe(recorded).take(pa.array(kernel_rows))
+    edges = (kernel_rows[:-1], kernel_rows[1:])
+    report = compare(recorded, part, Extras(edges=edges), part)
+    assert report.noise["makespan_pct"] == 0.0 and report.order["dependencies"].edges == 99
+
+
 def test_facts_of_the_run(recorded: pa.Table, observe: Observe) -> None:
     seen = observe(recorded).replace_schema_metadata({PLAN_DIGEST_KEY: b"abc"})
     report = compare(recorded, seen, Extras(environment={"gpu": "H200"}))
