@@ -57,7 +57,7 @@ def _cpu_a_step(turns: list[Turn]) -> float:
 
 def report_costs(workers: list[Worker], workload: str) -> None:
     """Throughput, p99, resting cost and CPU of each level."""
-    base, *others = workers
+    base, *others = workers = [worker for worker in workers if workload in worker.turns]
     quiet = np.concatenate([turn.ns for turn in base.turns[workload]])
     emit(f"agent.step_us.{workload}", float(np.median(quiet)) / 1e3, "us")
     for worker in others:

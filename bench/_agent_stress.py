@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import tempfile
 import threading
 import time
@@ -71,8 +70,6 @@ def _run(way: Way, stand_in: bool, enough: Callable[[], bool], limit_s: float) -
                     "BUDGET_PCT": "100000", "HOLD_MS": "200"}  # fmt: skip
         watched = start(way.detach, settings, Path(folder), stand_in, *way.flags)
         plain = start("plain", None, Path(folder), stand_in, *way.flags)
-        for worker in (watched, plain):
-            os.sched_setaffinity(worker.process.pid, range(os.cpu_count() or 1))
         hanging = threading.Timer(limit_s + _PATIENCE_S, _kill, [watched, plain])
         hanging.start()
         try:

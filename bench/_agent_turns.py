@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from bench._report import emit
+
 ROOT = Path(__file__).parents[1]
 LIBRARY = ROOT / "collectors" / "spanlite_collectors" / "lib" / "libspanlite_agent.so"
 STAND_IN = ROOT / "collectors" / "agent" / "build" / "tests"
@@ -23,6 +25,8 @@ CORES = range(2, 6) if (os.cpu_count() or 1) >= 8 else range(os.cpu_count() or 1
 #: Steps of torch.profiler's turns at most: it keeps all events and parses them at the end.
 PROFILED_STEPS = 150
 WARM_UP_STEPS = 60
+#: Steps before each turn's, not timed: another process has just had the GPU.
+WARM_STEPS = 3
 
 
 @dataclass
@@ -57,7 +61,15 @@ class Worker:
         line = self.process.stdout.readline()
         if not line:
             raise RuntimeError(f"the process '{self.name}' died: {self.process.wait()}")
-        return dict(json.loads(line))
+        found = dict(json.loads(line))
+        if "error" in found:
+            raise RuntimeError(f"'{self.name}': {found['error']}")
+        return found
+
+    def settle(self) -> None:
+        """Keep all its threads on the cores that all workers share. Once it is built."""
+        for task in Path(f"/proc/{self.process.pid}/task").iterdir():
+            os.sched_setaffinity(int(task.name), CORES)
 
     def resident_mib(self) -> float:
         """Memory of the process."""
@@ -95,7 +107,6 @@ def start(
     process = subprocess.Popen(
         command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT
     )
-    os.sched_setaffinity(process.pid, CORES)
     return Worker(name, process)
 
 
@@ -103,14 +114,24 @@ def all_at_once(workers: list[Worker], **request: Any) -> list[dict[str, Any]]:
     """The same request to all, in parallel: for building and warming up."""
     for worker in workers:
         worker.ask(**request)
-    return [worker.answer() for worker in workers]
+    found, failed = [], None
+    for worker in workers:
+        try:
+            found.append(worker.answer())
+        except RuntimeError as error:  # the others' answers must be read all the same
+            failed = error
+    if failed is not None:
+        raise failed
+    return found
 
 
 def take_turns(workers: list[Worker], workload: str, rounds: int, seconds: float) -> None:
     """Rounds in which each process runs for about `seconds`, one after the other.
 
-    Who comes first moves on with each round.
+    Who comes first moves on with each round. Each turn is said on stderr, for a run that is cut
+    off; a process that fails is left out from then on.
     """
+    workers = list(workers)
     probe = all_at_once(workers[:1], run=workload, steps=WARM_UP_STEPS)[0]
     steps = max(10, int(seconds * 1e9 / float(np.median(probe["ns"]))))
     for number in range(rounds):
@@ -118,12 +139,23 @@ def take_turns(workers: list[Worker], workload: str, rounds: int, seconds: float
         for worker in workers[shift:] + workers[:shift]:
             profile = worker.name == "kineto"
             count = min(steps, PROFILED_STEPS) if profile else steps
-            worker.turns.setdefault(workload, []).append(_turn(worker, workload, count, profile))
+            try:
+                turn = _turn(worker, workload, count, profile)
+            except RuntimeError as error:
+                emit(f"agent.turn_failed.{worker.name}.{workload}", 1, "failures", 0,
+                     error=str(error))  # fmt: skip
+                worker.turns.pop(workload, None)
+                workers.remove(worker)
+                continue
+            worker.turns.setdefault(workload, []).append(turn)
+            print(f"{time.strftime('%T')} {workload} {number} {worker.name}: "
+                  f"{turn.ns.mean() / 1e3:.1f} us, median {np.median(turn.ns) / 1e3:.1f}, "
+                  f"{len(turn.ns)} steps", file=sys.stderr, flush=True)  # fmt: skip
 
 
 def _turn(worker: Worker, workload: str, steps: int, profile: bool) -> Turn:
     began_ns = time.time_ns()
-    worker.ask(run=workload, steps=steps, profile=profile)
+    worker.ask(run=workload, steps=steps, profile=profile, warm=WARM_STEPS)
     said = worker.answer()
     times = np.array(said["ns"], np.int64)
     return Turn(times, said["cpu_s"], said.get("outside_ns", 0), began_ns, time.time_ns())

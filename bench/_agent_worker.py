@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+import traceback
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
@@ -80,7 +81,8 @@ class Loads:
 
 
 def alone(load: Any, request: dict[str, Any], first: int) -> dict[str, Any]:
-    """One load's steps, on this thread."""
+    """One load's steps, on this thread, after a few that warm caches and are not timed."""
+    timed(load, request.get("warm", 0), first)
     cpu_s, outside_ns = time.process_time(), 0
     if request.get("profile"):
         times, outside_ns = profiled(load, request["steps"], first)
@@ -117,12 +119,16 @@ def main() -> None:
         request = json.loads(line)
         names = request["run"].split("+")
         steps = request.get("steps", 0)
-        if "ranges" in request:
-            answer: dict[str, Any] = range_costs(loads.get(names[0]), request["ranges"])
-        elif len(names) == 1:
-            answer = alone(loads.get(names[0]), request, taken)
-        else:
-            answer = loads.together(names, steps, taken)
+        try:
+            if "ranges" in request:
+                answer: dict[str, Any] = range_costs(loads.get(names[0]), request["ranges"])
+            elif len(names) == 1:
+                answer = alone(loads.get(names[0]), request, taken)
+            else:
+                answer = loads.together(names, steps, taken)
+        except Exception as error:  # the other loads are worth having
+            traceback.print_exc()
+            answer = {"error": f"{type(error).__name__}: {error}"[:300]}
         taken += steps
         print(json.dumps(answer), flush=True)
 

@@ -170,6 +170,18 @@ def levels_of(args: argparse.Namespace) -> dict[str, dict[str, str] | None]:
     return levels
 
 
+def build(workers: list[Worker], workload: str) -> bool:
+    """Build and warm up a load in all processes; False where one cannot."""
+    try:
+        all_at_once(workers[:1], run=workload, steps=3)  # compiles, for all of them
+        all_at_once(workers, run=workload, steps=WARM_UP_STEPS)
+    except RuntimeError as error:
+        emit(f"agent.load_failed.{workload}", 1, "failures", 0, error=str(error))
+        return False
+    print(f"{time.strftime('%T')} {workload} is built", file=sys.stderr, flush=True)
+    return True
+
+
 def overhead(args: argparse.Namespace) -> None:
     """The interleaved comparison."""
     with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
@@ -178,12 +190,12 @@ def overhead(args: argparse.Namespace) -> None:
             start(name, agent, Path(folder), args.stand_in, *(["--helper"] * (name == "helper")))
             for name, agent in levels_of(args).items()
         ]
-        for workload in args.workloads:
-            all_at_once(workers[:1], run=workload, steps=3)  # compiles, for all of them
-            all_at_once(workers, run=workload, steps=WARM_UP_STEPS)
+        built = [workload for workload in args.workloads if build(workers, workload)]
+        for worker in workers:
+            worker.settle()
         while args.after is not None and not args.after.exists():
             time.sleep(0.1)
-        for place, workload in enumerate(args.workloads):
+        for place, workload in enumerate(built):
             rounds = args.rounds if place < 2 else max(2, args.rounds // 3)
             take_turns(workers, workload, rounds, args.seconds)
             report_costs(workers, workload)
