@@ -1,11 +1,15 @@
 """Norm, linear layer, bias and activation as Triton kernels, with the split as a parameter.
 
 `linear` computes act(norm(x) W^T + bias) as far as its switches say. With a norm it scales after
-the product: the gain is folded into W beforehand, the sums of a row (and of its squares) are
-gathered while the row passes by, and rstd (and mean x column sums of W) is applied to the
-accumulators. So every column of tiles gathers the sums of its rows anew: that is the
-recomputation which fusing a norm costs. With SPLIT > 1 the parts of K are summed by the block
+the product: the gain is folded into W beforehand, a first pass over the rows gathers their sums
+(and those of their squares), and rstd (and mean x column sums of W) is applied to the
+accumulators. So every column of tiles passes over its rows once more: that is the recomputation
+which fusing a norm costs. With SPLIT > 1 the parts of K, and of those sums, are added by the block
 that ends last; so the epilogue stays in the kernel.
+
+The sums are not gathered from the product's own loads: in Triton 3.6 a load that both `wgmma` and
+ordinary code use gets a buffer too few, and wrong results now and then (seen on an H200, relative
+errors to 0.18).
 """
 
 # ruff: noqa: N803 - compile-time parameters are in capitals, as Triton's own are
@@ -80,6 +84,7 @@ def linear(
     BN: tl.constexpr,
     BK: tl.constexpr,
     SPLIT: tl.constexpr,
+    PASS: tl.constexpr,
 ):
     """x: (tokens, hidden), w: (out, hidden), y: (tokens, out), all bf16; sums in FP32.
 
@@ -96,22 +101,34 @@ def linear(
     within = tile % (8 * tiles_n)
     rows = (group * 8 + within % height) * BM + tl.arange(0, BM)
     columns = (within // height) * BN + tl.arange(0, BN)
+    row_in = (rows < tokens)[:, None]
     steps = tl.cdiv(hidden, BK * SPLIT)
-    ks = part * steps * BK + tl.arange(0, BK)
-    x_at = x + (rows % tokens)[:, None] * hidden + ks[None, :]
-    w_at = w + (columns % out)[None, :] * hidden + ks[:, None]
-    acc = tl.zeros((BM, BN), tl.float32)
+    start = part * steps * BK
+    end = tl.minimum(start + steps * BK, hidden)
     squares = tl.zeros((BM,), tl.float32)
     sums = tl.zeros((BM,), tl.float32)
-    for step in range(tl.minimum(steps, tl.cdiv(hidden, BK) - part * steps)):  # noqa: B007
-        a = tl.load(x_at)
+    if NORM != 0:
+        many = tl.zeros((BM, PASS), tl.float32)
+        many_sums = tl.zeros((BM, PASS), tl.float32)
+        places = tl.arange(0, PASS)[None, :]
+        for k in tl.range(start, end, PASS, num_stages=3):
+            inside = row_in & (k + places < end)
+            value = tl.load(x + rows[:, None] * hidden + k + places, mask=inside, other=0.0)
+            wide = value.to(tl.float32)
+            many += wide * wide
+            if NORM == 2:
+                many_sums += wide
+        squares = tl.sum(many, 1)
+        if NORM == 2:
+            sums = tl.sum(many_sums, 1)
+    ks = start + tl.arange(0, BK)
+    x_at = x + rows[:, None] * hidden + ks[None, :]
+    w_at = w + (columns % out)[None, :] * hidden + ks[:, None]
+    acc = tl.zeros((BM, BN), tl.float32)
+    for step in range(tl.cdiv(end - start, BK)):  # noqa: B007
+        a = tl.load(x_at, mask=row_in, other=0.0)
         b = tl.load(w_at)
         acc = tl.dot(a, b, acc)
-        if NORM != 0:
-            wide = a.to(tl.float32)
-            squares += tl.sum(wide * wide, 1)
-            if NORM == 2:
-                sums += tl.sum(wide, 1)
         x_at += BK
         w_at += BK
     if SPLIT == 1:
@@ -161,12 +178,23 @@ def norm(x, gain, shift, y, hidden, NORM: tl.constexpr, WIDTH: tl.constexpr):
     tl.store(y + row * hidden + places, value.to(tl.bfloat16), mask=inside)
 
 
-@triton.jit(do_not_specialize=["size"])
-def bias_activation(y, bias, out, size, BIAS: tl.constexpr, ACT: tl.constexpr, WIDTH: tl.constexpr):
-    """Bias (FP32) and activation of bf16 values, in their place. `size` is tokens x out."""
-    places = tl.program_id(0) * WIDTH + tl.arange(0, WIDTH)
-    inside = places < size
+@triton.jit(do_not_specialize=["tokens"])
+def bias_activation(
+    y,
+    bias,
+    tokens,
+    out,
+    BIAS: tl.constexpr,
+    ACT: tl.constexpr,
+    ROWS: tl.constexpr,
+    WIDTH: tl.constexpr,
+):
+    """Bias (FP32) and activation of bf16 values, in their place. Grid: rows, then columns."""
+    rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    columns = tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)
+    places = rows[:, None] * out + columns[None, :]
+    inside = (rows < tokens)[:, None] & (columns < out)[None, :]
     value = tl.load(y + places, mask=inside, other=0.0).to(tl.float32)
     if BIAS:
-        value += tl.load(bias + places % out, mask=inside, other=0.0)
+        value += tl.load(bias + columns, mask=columns < out, other=0.0)[None, :]
     tl.store(y + places, activate(value, ACT).to(tl.bfloat16), mask=inside)

@@ -50,13 +50,20 @@ STATIC = Tile(64, 128, 64, 4, 4)
 TILES = (
     Tile(16, 32, 256, 4, 4),
     Tile(16, 32, 256, 4, 4, 2),
+    Tile(16, 32, 256, 4, 4, 4),
     Tile(16, 64, 128, 4, 5),
     Tile(16, 64, 128, 4, 5, 2),
     Tile(16, 64, 128, 4, 5, 4),
+    Tile(16, 64, 256, 4, 3),
+    Tile(16, 64, 256, 4, 3, 2),
     Tile(16, 128, 128, 4, 4, 4),
+    Tile(32, 32, 256, 4, 3),
+    Tile(32, 32, 256, 4, 3, 2),
     Tile(32, 64, 128, 4, 4),
     Tile(32, 64, 128, 4, 4, 2),
     Tile(32, 64, 128, 4, 4, 4),
+    Tile(64, 32, 128, 4, 5),
+    Tile(64, 32, 128, 4, 5, 2),
     Tile(64, 64, 128, 4, 4),
     Tile(64, 64, 128, 4, 4, 2),
     STATIC,
@@ -70,7 +77,12 @@ TILES = (
     Tile(128, 256, 64, 8, 3),
 )
 #: A prologue alone (bias and activation in a kernel of their own) is measured with these.
-PROLOGUE_TILES = (STATIC, TILES[3], TILES[7], TILES[16], TILES[17], TILES[19])
+PROLOGUE_TILES = tuple(
+    tile
+    for tile in TILES
+    if (tile.m, tile.n, tile.split) in {(16, 64, 2), (32, 64, 2), (128, 128, 1), (128, 256, 1)}
+    or tile == STATIC
+)
 
 
 def tiles_for(tokens: int, hidden: int, out: int) -> list[Tile]:

@@ -52,14 +52,15 @@ def operations(torch: Any, small: bool) -> Iterator[Operation]:
             return torch.randint(-100, 100, size, device="cuda", dtype=dtype)
         return wide.to(dtype)
 
-    n = (1 << 29) // cut
+    n = (1 << 28) // cut
     a = new(single, n)
-    yield "aten::clone", "float", [[n]], a.clone
     yield "aten::sum", "float", [[n]], a.sum
-    b = new(single, n)
+    b, c = new(single, n), new(single, n)
     yield "aten::add", "float", [[n], [n]], lambda: torch.add(a, b)
-    yield "aten::addcmul", "float", [[n], [n], [n]], lambda: torch.addcmul(a, b, b)
-    a = b = None
+    yield "aten::addcmul", "float", [[n], [n], [n]], lambda: torch.addcmul(a, b, c)
+    h = c.to(half)
+    yield "aten::copy_", "float <- c10::BFloat16", [[n], [n]], lambda: a.copy_(h)
+    a = b = c = h = None
     rows = (1 << 17) // cut
     x = new(half, rows, 4096)
     w = new(half, 4096)
