@@ -50,7 +50,7 @@ uint64_t ProcessStartTicks() {
   const size_t after_name = text.rfind(')');
   if (after_name == std::string::npos) return 0;
   size_t at = after_name + 1;
-  for (int field = 2; field < 22 && at != std::string::npos; ++field) at = text.find(' ', at + 1);
+  for (int field = 3; field < 22 && at != std::string::npos; ++field) at = text.find(' ', at + 1);
   return at == std::string::npos ? 0 : std::strtoull(text.c_str() + at, nullptr, 10);
 }
 
