@@ -126,7 +126,10 @@ def test_what_was_observed_can_be_kept(
     report = run_plan(
         plan_of(import_rows(HERE / "graph_s1.json.gz")), GpuTarget(driver, "r", out=out)
     )
-    assert pq.read_table(out).equals(report.observed)
+    kept = pq.read_table(out)
+    assert kept.equals(report.observed)
+    assert kept.schema.metadata[b"spanlite.spin"] == b"wall"
+    assert b"Some GPU" in kept.schema.metadata[b"spanlite.gpu"]
 
 
 class SomeOperators:

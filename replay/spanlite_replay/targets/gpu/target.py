@@ -159,10 +159,11 @@ class GpuTarget:
         after = self._clocks.read()
         ran = self._built.items[: self._next]
         seen = match(records, ran, self._recipe_made.gate, self._calibration.costs.rate)
+        self._tell(seen, records, after)
         observed = self._table(seen)
         if self.out is not None:
             write_observed(observed, self.out)
-        self._tell(seen, records, after)
+            self._facts["observed"] = str(self.out)
         self.driver.close()
         if self.operators is not None:
             self.operators.close()
@@ -171,7 +172,10 @@ class GpuTarget:
     def _table(self, seen: Seen) -> object:
         order = self._order
         base = int(order.start_ns[0]) - HEAD_NS if len(order) else 0
-        told = {REPLAY_ID_KEY: self.replay_id.encode(), TARGET_KEY: self.name.encode()}
+        told = {
+            f"spanlite.{name}".encode(): str(fact).encode() for name, fact in self._facts.items()
+        }
+        told |= {REPLAY_ID_KEY: self.replay_id.encode(), TARGET_KEY: self.name.encode()}
         at = order.position[seen.item]
         return observed_table(self._plan, at, seen.start_ns + base, seen.end_ns + base, told)
 
@@ -214,5 +218,3 @@ class GpuTarget:
         ):
             if count:
                 self._facts[what] = count
-        if self.out is not None:
-            self._facts["observed"] = str(self.out)
