@@ -14,8 +14,9 @@ from bench.h200._device import Driver
 STATIC_SHARED, LOCAL, REGISTERS, MAX_DYNAMIC, CARVEOUT = 1, 3, 4, 8, 9
 #: CUdevice_attribute.
 SMS, CLOCK_KHZ, L2_BYTES = 16, 13, 38
-#: Words of an SM in the record: clocks of all warps, first and last clock, warps.
-WORDS = 4
+#: A warp's record: the clock it began at, and in the upper bits of the other word its SM.
+RECORD_BYTES, CLOCK_BITS = 16, 48
+MOST_WARPS = 1 << 17
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,32 @@ class Record:
     occupancy: float
     warps: int
     sms: int
+    #: Fewest and most warps that an SM had in all.
+    fewest: int
+    most: int
+
+
+def record_of(words: np.ndarray) -> Record:
+    """From (warps, 2) 64-bit words as the kernels write them."""
+    low = np.uint64((1 << CLOCK_BITS) - 1)
+    sm = (words[:, 1] >> np.uint64(CLOCK_BITS)).astype(np.int64)
+    order = np.argsort(sm, kind="stable")
+    start, end = words[order, 0].astype(np.int64), (words[order, 1] & low).astype(np.int64)
+    counts = np.bincount(sm)
+    counts = counts[counts > 0]
+    at = np.concatenate([[0], np.cumsum(counts)[:-1]])
+    span = (np.maximum.reduceat(end, at) - np.minimum.reduceat(start, at)).astype(np.float64)
+    inside = float((end - start).sum())
+    return Record(
+        float(span.mean()),
+        int(span.max()),
+        inside / len(sm),
+        inside / float(span.sum()) / 64,
+        len(sm),
+        len(counts),
+        int(counts.min()),
+        int(counts.max()),
+    )
 
 
 class Launcher(Driver):
@@ -43,10 +70,7 @@ class Launcher(Driver):
         self.events = [ctypes.c_void_p(), ctypes.c_void_p()]
         for event in self.events:
             self("cuEventCreate", ctypes.byref(event), 0)
-        self.record = self.allocate(self.sms * WORDS * 8)
-        empty = np.zeros((self.sms, WORDS), np.uint64)
-        empty[:, 1] = np.iinfo(np.uint64).max
-        self.empty = empty
+        self.record = self.allocate(MOST_WARPS * RECORD_BYTES)
 
     def allocate(self, size: int) -> int:
         """Device memory, never freed."""
@@ -86,27 +110,16 @@ class Launcher(Driver):
         )
         return answer.value
 
-    def read(self) -> Record:
+    def read(self, warps: int) -> Record:
         """The record of the last launch that was given one."""
-        got = np.zeros_like(self.empty)
+        got = np.zeros((warps, 2), np.uint64)
         self(
             "cuMemcpyDtoH_v2",
             ctypes.c_void_p(got.ctypes.data),
             ctypes.c_uint64(self.record),
             ctypes.c_size_t(got.nbytes),
         )
-        got = got[got[:, 3] > 0]
-        span = (got[:, 2] - got[:, 1]).astype(np.float64)
-        inside = got[:, 0].astype(np.float64)
-        warps = int(got[:, 3].sum())
-        return Record(
-            float(span.mean()),
-            int(span.max()),
-            float(inside.sum() / warps),
-            float(inside.sum() / span.sum() / 64),
-            warps,
-            len(got),
-        )
+        return record_of(got)
 
 
 @dataclass
@@ -139,12 +152,11 @@ class Launch:
     def recorded(self) -> Record:
         """Launch once, with the record."""
         launcher = self.launcher
-        launcher.upload(launcher.record, launcher.empty)
         self.record.value = launcher.record
         self.go()
         launcher.wait()
         self.record.value = 0
-        return launcher.read()
+        return launcher.read(self.grid * -(-self.block // 32))
 
     def time_ns(self, repeats: int) -> float:
         """Of one launch among `repeats` back to back, by CUDA events."""

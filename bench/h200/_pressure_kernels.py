@@ -12,6 +12,8 @@ from dataclasses import dataclass
 #: nvcc's `-maxrregcount`; 0: as the compiler likes.
 CAPS = (0, 28, 32, 40, 48, 64, 80, 96, 128, 168)
 SHARED_FLOATS = 4096
+#: Of `x`: numbers below, zeros (as 2,048 to 4,095 are) from there on.
+ZEROS_FROM = 1 << 16
 
 HEAD = r"""
 #include <cuda_bf16.h>
@@ -26,12 +28,10 @@ __device__ __forceinline__ long long now() {
 __device__ __forceinline__ void note(u64* r, long long t0) {
   long long t1 = now();
   if (r != nullptr && (threadIdx.x & 31) == 0) {
-    u32 sm;
+    u32 sm, warp = blockIdx.x * ((blockDim.x + 31) >> 5) + (threadIdx.x >> 5);
+    u64 low = (1ull << 48) - 1;
     asm volatile("mov.u32 %0, %%smid;" : "=r"(sm));
-    atomicAdd(r + sm * 4, (u64)(t1 - t0));
-    atomicMin(r + sm * 4 + 1, (u64)t0);
-    atomicMax(r + sm * 4 + 2, (u64)t1);
-    atomicAdd(r + sm * 4 + 3, 1ull);
+    ((ulonglong2*)r)[warp] = make_ulonglong2(t0 & low, (u64)sm << 48 | (t1 & low));
   }
 }
 """
@@ -137,12 +137,14 @@ def _micro_memory() -> list[Kernel]:
     }
     for name, (space, text) in loads.items():
         for width in (1, 8):
-            base = "u32 b=(u32)__cvta_generic_to_shared(s)+(threadIdx.x&31)*4;u32"
+            base = "u32 b=(u32)__cvta_generic_to_shared(s)+(threadIdx.x&31)*4,e=128;u32"
             if space == "g":
-                base = "u64 b=(u64)(x+2048+(threadIdx.x&31));u64"
+                base = "u64 b=(u64)(x+2048+(threadIdx.x&31)),e=128;u64"
+            if name == "ldg_l2":
+                base = "u64 b=(u64)(x+65536+t),e=(u64)gridDim.x*blockDim.x*4;u64"
             kind = "r" if space == "s" else "l"
             step = f'u32 v;asm volatile("{text} %0,[%1];":"=r"(v):"{kind}"(a[i]):"memory");a[i]+=v;'
-            before = f"{base} a[{width}];for(int i=0;i<{width};i++)a[i]=b+i*128;"
+            before = f"{base} a[{width}];for(int i=0;i<{width};i++)a[i]=b+i*e;"
             if space == "s":
                 before += (
                     f"for(u32 i=threadIdx.x;i<{SHARED_FLOATS};i+=blockDim.x)s[i]=0;__syncthreads();"

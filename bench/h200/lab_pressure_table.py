@@ -24,25 +24,22 @@ import numpy as np
 
 from bench.h200._device import compile_cubin, save, surroundings
 from bench.h200._launcher import (
-    CARVEOUT,
     CLOCK_KHZ,
     LOCAL,
-    MAX_DYNAMIC,
     REGISTERS,
-    STATIC_SHARED,
     Launch,
     Launcher,
 )
-from bench.h200._pressure_kernels import CAPS, Kernel, kernels, source
+from bench.h200._pressure_kernels import CAPS, ZEROS_FROM, Kernel, kernels, source
 
 BLOCK = 128
 RESIDENT = (1, 2, 3, 4, 6, 8, 12, 16)
 #: Clocks that a launch is made to take, and repeats of it.
 CLOCKS, REPEATS = 400_000, 5
-FLOATS = 1 << 17
+FLOATS = 1 << 22
 NAMES = (
     "kernel", "cap", "registers", "local_bytes", "blocks", "turns", "span_cycles", "warp_cycles",
-    "time_ns",
+    "time_ns", "even",
 )  # fmt: skip
 
 
@@ -91,7 +88,7 @@ def unpacked(column: np.ndarray, sizes: dict[str, int]) -> dict[int, bytes]:
 def table_values(seed: int = 90) -> np.ndarray:
     """What kernels read: numbers from 0.5 to 1, and zeros where pointers are followed."""
     values = np.random.default_rng(seed).uniform(0.5, 1.0, FLOATS).astype(np.float32)
-    values[2048:4096] = 0
+    values[2048:4096] = values[ZEROS_FROM:] = 0
     return values
 
 
@@ -106,18 +103,12 @@ class Bench:
         self.launcher.upload(self.x, table_values())
 
     def launch(self, function: ctypes.c_void_p, resident: int, turns: int) -> Launch | None:
-        """One wave with so many blocks on each SM; None where they do not fit."""
+        """One wave with so many blocks on each SM; None where they do not fit.
+
+        Blocks go to the SM that has the fewest, so each gets as many; `measure` looks.
+        """
         launcher = self.launcher
-        static = launcher.asked(function, STATIC_SHARED)
-        dynamic = 0
-        if resident < 16:
-            dynamic = (228 * 1024 // resident - 1024 - static) // 128 * 128
-            dynamic = min(dynamic, 227 * 1024 - static)
-        if dynamic < 0:
-            return None
-        launcher("cuFuncSetAttribute", function, MAX_DYNAMIC, dynamic)
-        launcher("cuFuncSetAttribute", function, CARVEOUT, 100)
-        if launcher.blocks_per_sm(function, BLOCK, dynamic) != resident:
+        if launcher.blocks_per_sm(function, BLOCK, 0) < resident:
             return None
         arguments = (
             ctypes.c_uint64(self.y),
@@ -126,10 +117,10 @@ class Bench:
             ctypes.c_float(0.75),
             ctypes.c_float(0.25),
         )
-        return Launch(launcher, function, resident * launcher.sms, BLOCK, dynamic, arguments)
+        return Launch(launcher, function, resident * launcher.sms, BLOCK, 0, arguments)
 
     def measure(self, function: ctypes.c_void_p, resident: int) -> tuple[int, ...] | None:
-        """Turns, clocks of the loop on an SM and of a warp, time of a launch in ns."""
+        """Turns, clocks of the loop on an SM and of a warp, ns of a launch, blocks alike."""
         probe = self.launch(function, resident, 64)
         if probe is None:
             return None
@@ -142,7 +133,8 @@ class Bench:
         records = [launch.recorded() for _ in range(3)]
         record = min(records, key=lambda r: r.span_cycles)
         took = launch.time_ns(REPEATS)
-        return turns, round(record.span_cycles), round(record.warp_cycles), round(took)
+        even = record.fewest == record.most and record.sms == self.launcher.sms
+        return turns, round(record.span_cycles), round(record.warp_cycles), round(took), even
 
 
 def run(cubins: dict[int, bytes], chosen: list[Kernel], budget_s: float) -> dict[str, np.ndarray]:

@@ -16,7 +16,7 @@ from bench.h200 import lab_pressure_table as pressure
 
 
 class Library:
-    """libcuda in small: two blocks fit, each launch fills the record with 100 clocks a warp."""
+    """libcuda in small: two blocks fit."""
 
     def __init__(self) -> None:
         self.memory: dict[int, bytes] = {}
@@ -49,11 +49,13 @@ class Library:
         self.launches.append((grid, rest[2], rest[5]))
 
     def read(self, target: Any, *_: Any) -> None:
+        """The first warp of each block runs 200 clocks, the others 100; blocks go round the SMs."""
         grid, block, _shared = self.launches[-1]
-        got = np.zeros((132, 4), np.uint64)
-        used = min(grid, 132)
-        warps = -(-block // 32) * grid // used
-        got[:used] = (warps * 100, 5, 205, warps)
+        number = np.arange(grid * -(-block // 32))
+        block_of, warp = np.divmod(number, -(-block // 32))
+        got = np.zeros((len(number), 2), np.uint64)
+        got[:, 0] = 5
+        got[:, 1] = (block_of % 132 << 48) | np.where(warp == 0, 205, 105)
         ctypes.memmove(target, got.ctypes.data, got.nbytes)
 
 
@@ -94,11 +96,12 @@ def test_pressure_program(
     library: Library, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     columns, about = run(pressure, tmp_path, monkeypatch, "--limit", "3")
-    # One register count under each cap, so one row a kernel: with the two blocks that fit.
-    assert columns["blocks"].tolist() == [2, 2, 2]
-    assert columns["kernel"].tolist() == [0, 1, 2]
+    # One register count under each cap, so one row a kernel for each number of blocks that fits.
+    assert columns["blocks"].tolist() == [1, 2] * 3
+    assert columns["kernel"].tolist() == [0, 0, 1, 1, 2, 2]
     assert set(columns["span_cycles"].tolist()) == {200}
-    assert set(columns["warp_cycles"].tolist()) == {100}
+    assert set(columns["warp_cycles"].tolist()) == {125}
+    assert columns["even"].all()
     assert set(columns["time_ns"].tolist()) == {round(1e5 / pressure.REPEATS)}
     assert about["kernels"][0].startswith("micro_")
     assert len(about["kernels"]) == len(set(about["kernels"])) == len(about["flops"])
@@ -110,10 +113,9 @@ def test_predict_program(library: Library, tmp_path: Path, monkeypatch: pytest.M
     columns, about = run(predict, tmp_path, monkeypatch, "--rows", "66", "--ncu-budget", "0")
     assert 40 < len(columns["config"]) <= 66
     columns = {name: values.astype(np.int64) for name, values in columns.items()}
-    warps = columns["block"] // 32 * columns["grid"]
-    assert (columns["warps"] <= warps).all() and (columns["warps"] > warps - 132 * 32).all()
-    used = np.minimum(columns["grid"], 132)
-    expected = columns["warps"] * 100 / (used * 200 * 64) * 1e6
+    assert (columns["warps"] == columns["block"] // 32 * columns["grid"]).all()
+    inside = (columns["warps"] + columns["grid"]) * 100
+    expected = inside / (np.minimum(columns["grid"], 132) * 200 * 64) * 1e6
     assert np.allclose(columns["occupancy_ppm"], expected, atol=1)
     assert len(about["families"]) == len(about["known"])
     assert sorted(set(columns["family"])) == list(range(len(about["families"])))
