@@ -8,6 +8,7 @@ from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from spanlite_replay.plan import Plan
 from spanlite_replay.targets._observed import check_out, observed_table, write_observed
@@ -169,7 +170,7 @@ class GpuTarget:
             self.operators.close()
         return Outcome(facts=self._facts, observed=observed)
 
-    def _table(self, seen: Seen) -> object:
+    def _table(self, seen: Seen) -> pa.Table:
         order = self._order
         base = int(order.start_ns[0]) - HEAD_NS if len(order) else 0
         told = {
