@@ -1,9 +1,14 @@
 """What /proc says of a process, from a folder that looks like it."""
 
 import os
+import subprocess
+import sys
 
 import pytest
+from spanlite_collectors.agent import ring
 from spanlite_collectors.agent.resource import describe, host_pid, start_ticks
+from spanlite_collectors.agent.source import RingOptions, RingSource
+from spanlite_collectors.sinks import MemorySink
 
 CONTAINER = "0123456789abcdef" * 4
 POD = "11111111-2222-3333-4444-555555555555"
@@ -55,3 +60,31 @@ def test_a_dead_process_has_at_least_a_name(proc):
 
 def test_our_own_start_is_readable():
     assert host_pid(os.getpid(), start_ticks(os.getpid()) or 0) == os.getpid()
+
+
+def test_a_living_process_is_known_by_its_environment(tmp_path):
+    """The agent says when the process started, and only then /proc is believed."""
+    agent = ring.library_path().with_name("libspanlite_agent.so")
+    if not agent.exists():
+        pytest.skip("the agent is not built: make agent")
+    env = os.environ | {
+        "NVTX_INJECTION64_PATH": str(agent),
+        "SPANLITE_AGENT_DIR": str(tmp_path),
+        "OTEL_SERVICE_NAME": "llm",
+    }
+    code = (
+        "from spanlite import instrument\n"
+        "with instrument.stage('x'): pass\n"
+        "print('ready', flush=True); input()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code], env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        process.stdout.readline()
+        sink = MemorySink()
+        source = RingSource(sink, RingOptions([tmp_path]))
+        source.step()
+        process.communicate(b"\n")
+    source.step()
+    (_, resource), *_ = sink.written
+    assert (resource["service.name"], resource["process.pid"]) == ("llm", process.pid)
