@@ -37,6 +37,10 @@ from bench._recordings import RECORDINGS, repeated, rows_of
 from bench._report import emit
 
 NAMES = ("eager_s1", "eager_s4", "eager_s8", "graph_s1", "graph_s4", "graph_s8")
+MODES = ("timing", "ops", "work")
+QUICK = ["timing.eager_s1", "timing.graph_s4"]
+#: Facts of a replay that its figures depend on.
+KEPT = ("gpu", "driver", "sm_mhz", "throttle")
 MAKESPAN_GOAL_PCT = {"timing": 1.0, "ops": 3.0}
 #: The goal of ops mode holds from this coverage on.
 COVERED_PCT = 90.0
@@ -63,10 +67,13 @@ def run_once(plan: Plan, mode: Any, spin: Any, tell: bool) -> tuple[Report, GpuT
     return report, target
 
 
-def measure(name: str, mode: str, spin: str, twice: bool, put: Emit) -> Report:
+def measure(
+    name: str, mode: str, spin: str, twice: bool, put: Emit, around: dict[str, Any]
+) -> None:
     """Run one recording in one mode, and print its figures."""
     plan = plan_of(name)
     report, target = run_once(plan, mode, spin, True)
+    around |= {key: report.facts[key] for key in KEPT if key in report.facts}
     again = run_once(plan, mode, spin, False)[0] if twice else None
     fidelity = fidelity_of(plan, report, again)
     word = f"{mode if spin == 'wall' else f'{mode}_{spin}'}.{name}"
@@ -80,7 +87,6 @@ def measure(name: str, mode: str, spin: str, twice: bool, put: Emit) -> Report:
             "%",
             goal=SIM_GOAL_PCT,
         )
-    return report
 
 
 def figures(word: str, mode: str, fidelity: Fidelity, target: GpuTarget, put: Emit) -> None:
@@ -173,33 +179,30 @@ def keeper(path: Path | None, around: dict[str, Any]) -> Emit:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="under 50 s: two recordings, no A/A")
-    parser.add_argument("--recordings", default=",".join(NAMES), help="names, by commas")
-    parser.add_argument("--modes", default="timing,ops,work", help="of timing, ops, work")
+    parser.add_argument("--runs", help="MODE.RECORDING, by commas (default: all)")
     parser.add_argument("--once", action="store_true", help="no A/A")
     parser.add_argument("--results", type=Path, help="add the figures to this file")
     parser.add_argument("--verbose", action="store_true", help="what the errors are made of")
     args = parser.parse_args()
     global VERBOSE
     VERBOSE = args.verbose
-    names = ["eager_s1", "graph_s4"] if args.quick else args.recordings.split(",")
+    runs = [f"{mode}.{name}" for mode in MODES for name in NAMES]
+    runs = QUICK if args.quick else args.runs.split(",") if args.runs else runs
     around: dict[str, Any] = {
         "command": "python -m bench." + " ".join([Path(sys.argv[0]).stem, *sys.argv[1:]]),
         "date": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
     }
     put, failed = keeper(args.results, around), 0
-    for mode in args.modes.split(","):
-        for name in names:
-            begin = time.monotonic()
-            try:
-                spin, kind = ("work", "timing") if mode == "work" else ("wall", mode)
-                report = measure(name, kind, spin, not (args.quick or args.once), put)
-                around |= {
-                    key: report.facts[key] for key in ("gpu", "driver") if key in report.facts
-                }
-            except Exception:
-                failed += 1
-                traceback.print_exc()
-            print(f"{mode} {name}: {time.monotonic() - begin:.1f} s", file=sys.stderr, flush=True)
+    for run in runs:
+        mode, _, name = run.partition(".")
+        begin = time.monotonic()
+        try:
+            spin, kind = ("work", "timing") if mode == "work" else ("wall", mode)
+            measure(name, kind, spin, not (args.quick or args.once), put, around)
+        except Exception:
+            failed += 1
+            traceback.print_exc()
+        print(f"{run}: {time.monotonic() - begin:.1f} s", file=sys.stderr, flush=True)
     return int(failed > 0)
 
 
