@@ -15,8 +15,6 @@ import ctypes
 import json
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -39,29 +37,71 @@ NAMES = {stage: stage.encode() for stage in ("QKV", "attention", "output", "FFN"
 
 
 class Decoder:
-    """A decoder on the GPU: a graph of short contexts, one of long ones, and eager steps."""
+    """Decodes on the GPU with bf16 weights shared by all; 8 sequences, of `context` tokens each."""
+
+    HIDDEN, LAYERS, BATCH, HEADS = 1024, 12, 8, 8
+
+    def __init__(self, context: int, weights: list[dict[str, Any]] | None = None) -> None:
+        import torch
+
+        self.torch, h = torch, self.HIDDEN
+        options = {"device": "cuda", "dtype": torch.bfloat16}
+        sizes = {"qkv": (3 * h, h), "out": (h, h), "up": (4 * h, h), "down": (h, 4 * h)}
+        self.weights = weights or [
+            {key: torch.randn(size, **options) * h**-0.5 for key, size in sizes.items()}
+            for _ in range(self.LAYERS)
+        ]
+        cache = (2, self.BATCH, self.HEADS, context, h // self.HEADS)
+        self.caches = [torch.randn(cache, **options) for _ in range(self.LAYERS)]
+        self.state = torch.randn((self.BATCH, h), **options)
+        for _ in range(3):
+            self.forward()
+        torch.cuda.synchronize()
+        self.graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self.graph):
+            self.forward()
+
+    def _layer(self, x: Any, weights: dict[str, Any], cache: Any) -> Any:
+        functional, width = self.torch.nn.functional, (x.shape[-1],)
+        with instrument.stage("QKV"):
+            normal = functional.layer_norm(x, width)
+            q, k, v = (normal @ weights["qkv"].T).view(x.shape[0], 3, self.HEADS, -1).unbind(1)
+            cache[0, :, :, 0], cache[1, :, :, 0] = k, v
+        with instrument.stage("attention"):
+            mixed = functional.scaled_dot_product_attention(q.unsqueeze(2), cache[0], cache[1])
+        with instrument.stage("output"):
+            x = x + mixed.reshape(x.shape) @ weights["out"].T
+        with instrument.stage("FFN"):
+            inner = functional.gelu(functional.layer_norm(x, width) @ weights["up"].T)
+            return functional.layer_norm(x + inner @ weights["down"].T, width)
+
+    def forward(self) -> None:
+        """Launch a step's kernels."""
+        x = self.state
+        for number, (weights, cache) in enumerate(zip(self.weights, self.caches, strict=True)):
+            with instrument.stage(f"layer:{number}"):
+                x = self._layer(x, weights, cache)
+        self.state.copy_(x)
+
+
+class Model:
+    """The decoder with short contexts, as a graph and eager, and with long ones."""
+
+    SHORT_CONTEXT, LONG_CONTEXT = 16, 4096
 
     def __init__(self) -> None:
         import torch
 
-        from bench import _agent_worker as worker
-
-        class Load(worker.TorchLoad):
-            @contextmanager
-            def _stage(self, name: str) -> Iterator[None]:
-                with instrument.stage(name):
-                    yield
-
         torch.set_grad_enabled(False)
-        for name, context in (("soak_short", 16), ("soak_long", 4096)):
-            worker.SHAPES[name] = worker.Shape(1024, 12, 8, graph=True, context=context)
+        torch.manual_seed(7)
         self._synchronize = torch.cuda.synchronize
-        self._short, self._long = Load("soak_short"), Load("soak_long")
+        self._short = Decoder(self.SHORT_CONTEXT)
+        self._long = Decoder(self.LONG_CONTEXT, self._short.weights)
 
     def step(self, kind: int) -> None:
         """One step, waited for."""
         if kind == EAGER:
-            self._short._forward()
+            self._short.forward()
         else:
             (self._long if kind == LONG else self._short).graph.replay()
         self._synchronize()
@@ -197,7 +237,7 @@ def main() -> None:
     """Serve."""
     folder, seconds = Path(sys.argv[1]), float(sys.argv[2])
     log = Log()
-    model = StandIn() if "--stand-in" in sys.argv else Decoder()
+    model = StandIn() if "--stand-in" in sys.argv else Model()
     for number in range(60):
         model.step((SHORT, LONG, EAGER)[number % 3])
     (folder / "ready").touch()
