@@ -46,16 +46,22 @@ int main(int count, char** names) {
     printf("BEGIN %%s\n", name);
     fflush(stdout);
     cudaError_t error = cudaErrorInvalidDeviceFunction;
+    int size = 0;
 """
 _LAUNCH = """    if (!strcmp(name, "%(name)s")) {
 %(declared)s
       void* arguments[] = {%(listed)s};
       dim3 grid(%(grid)s), block(%(block)s);
-      error = cudaLaunchKernel((const void*)%(name)s, grid, block, arguments, 4096, 0);
+      // Twice, so that conditions on n go both ways.
+      for (int n : {1000, 2}) {
+        size = n;
+        error = cudaLaunchKernel((const void*)%(name)s, grid, block, arguments, 4096, 0);
+        if (error == cudaSuccess) error = cudaDeviceSynchronize();
+        if (error != cudaSuccess) break;
+      }
     }
 """
-_TAIL = r"""    if (error == cudaSuccess) error = cudaDeviceSynchronize();
-    printf("END %s %s\n", name, cudaGetErrorName(error));
+_TAIL = r"""    printf("END %s %s\n", name, cudaGetErrorName(error));
     fflush(stdout);
     if (error != cudaSuccess) return 3;
   }
@@ -113,7 +119,7 @@ def source(path: Path, kernels: list[Launched]) -> str:
         declared, listed = [], []
         for place, word in enumerate(kernel.parameters.split(",")):
             declared.append(f"      {_argument(word.strip(), place)}")
-            listed.append(f"&p{place}")
+            listed.append("&size" if word.strip() == "int n" else f"&p{place}")
         x, y, z = kernel.block
         parts.append(
             _LAUNCH

@@ -8,7 +8,7 @@ import io
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 
@@ -32,6 +32,8 @@ class Counted:
     grid_blocks: int
     capability: str
     values: dict[str, float]
+    #: x, y, z; empty where the table does not say.
+    block: tuple[int, ...] = ()
 
     def get(self, name: str) -> float | None:
         """A metric; None where it was not collected."""
@@ -85,6 +87,7 @@ def _counted(names: Sequence[str], units: Sequence[str], row: Sequence[str]) -> 
         _product(fields["Grid Size"]),
         fields.get("CC", ""),
         values,
+        tuple(int(part) for part in _DIMENSIONS.findall(fields.get("Block Size", ""))),
     )
 
 
@@ -125,4 +128,4 @@ def of_kernel(
     alike = [r for r in found if (r.threads, r.grid_blocks) == (first.threads, first.grid_blocks)]
     names = set.intersection(*(set(row.values) for row in alike))
     values = {name: median(row.values[name] for row in alike) for name in names}
-    return Counted(first.kernel, first.threads, first.grid_blocks, first.capability, values)
+    return replace(first, values=values)

@@ -16,7 +16,7 @@ DEFAULT_CAPABILITY = "9.0"
 DEFAULT_SMS = 132
 
 _SQL = """
-SELECT name, grid_x::BIGINT * grid_y * grid_z AS grid, block_x * block_y * block_z AS block,
+SELECT name, grid_x::BIGINT * grid_y * grid_z AS grid, block_x, block_y, block_z,
     coalesce(cluster_x * cluster_y * cluster_z, 0) AS cluster,
     coalesce(registers_per_thread, 0) AS registers,
     coalesce(static_shared_bytes, 0) AS static_shared,
@@ -45,6 +45,8 @@ class Seen:
     median_ns: float
     min_ns: int
     max_ns: int
+    #: x, y, z; empty where that is not known.
+    block: tuple[int, ...] = ()
 
 
 def launches(
@@ -61,17 +63,17 @@ def launches(
         condition += f" AND starts_with(trace_id, {quote(digits)})"
     sql = _SQL.format(condition=condition, limit=int(limit))
     rows = reading(archive, window, lambda con: con.execute(sql).fetchall())
-    return [
-        Seen(
-            name,
-            gpu,
-            Launch(
-                block, registers, static, dynamic, grid_blocks=grid, cluster_blocks=cluster or 1
-            ),
-            *times,
-        )
-        for name, grid, block, cluster, registers, static, dynamic, gpu, *times in rows
-    ]
+    return [_seen(*row) for row in rows]
+
+
+def _seen(
+    name: str, grid: int, x: int, y: int, z: int, cluster: int, registers: int, static: int,
+    dynamic: int, gpu: str, count: float, total: float, middle: float, least: int, most: int,
+) -> Seen:  # fmt: skip
+    launch = Launch(
+        x * y * z, registers, static, dynamic, grid_blocks=grid, cluster_blocks=cluster or 1
+    )
+    return Seen(name, gpu, launch, count, total, middle, least, most, (x, y, z))
 
 
 def gpu_of(name: str, capability: str | None, sms: int | None) -> tuple[SmLimits, int, bool]:

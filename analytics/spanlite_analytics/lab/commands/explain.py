@@ -14,6 +14,7 @@ from spanlite.errors import UsageError
 from spanlite.settings import add_archive_argument, archive_of
 from spanlite.timewindow import add_window_arguments, window_of
 
+from spanlite_analytics.lab.audit.findings import Finding as CodeFinding
 from spanlite_analytics.lab.counters import Counted, of_kernel, read_ncu
 from spanlite_analytics.lab.explain import (
     Case,
@@ -37,7 +38,8 @@ most time is explained.
 Counters come from the archive, where the hosts of the agents sample them (--pm-sampling),
 and from Nsight Compute: `ncu --set full --csv --page raw ... > FILE` (a launch takes seconds
 under it: never on a serving process). Without any the page holds what the launch alone tells.
-Registers and spills come from a cubin or any binary that cuobjdump reads.
+With --cubin, a binary that holds the kernel: its registers and stack, and what `lab audit` finds
+in its code.
 
 Exit code 1: there is no such kernel.
 
@@ -73,10 +75,11 @@ class ExplainCommand:
             print(f"spanlite: no kernel with '{args.kernel}' in its name", file=sys.stderr)
             return NOT_FOUND
         found = explain(case)
+        code = _in_code(args, case)
         if args.json:
-            print_json(as_json(case, found))
+            print_json(as_json(case, found) | {"code": [asdict(finding) for finding in code]})
         else:
-            _print_page(case, found, args.kernel)
+            _print_page(case, found, code, args.kernel)
         return 0
 
 
@@ -121,6 +124,19 @@ def _resources(args: argparse.Namespace) -> Resources | None:
     return found[0]
 
 
+def _in_code(args: argparse.Namespace, case: Case) -> list[CodeFinding]:
+    """What `lab audit` says of the kernel in the binary, with the block of its launch."""
+    if case.resources is None:
+        return []
+    from spanlite_analytics.lab.audit.run import audit_path
+    from spanlite_analytics.lab.toolchain import Compiler
+
+    name = case.resources.name
+    blocks = {name: (case.block[0], case.block[1], case.block[2])} if len(case.block) == 3 else {}
+    found = audit_path(Path(args.cubin), Compiler(), blocks).findings
+    return [finding for finding in found if finding.kernel == name]
+
+
 def as_json(case: Case, found: list[Finding]) -> dict[str, Any]:
     """The page in plain types."""
     return {
@@ -140,7 +156,7 @@ def as_json(case: Case, found: list[Finding]) -> dict[str, Any]:
     }
 
 
-def _print_page(case: Case, found: list[Finding], pattern: str) -> None:
+def _print_page(case: Case, found: list[Finding], code: list[CodeFinding], pattern: str) -> None:
     launch, row = case.launch, case.occupancy.row()
     print(case.name)
     if case.seen:
@@ -169,6 +185,11 @@ def _print_page(case: Case, found: list[Finding], pattern: str) -> None:
         )
     for number, finding in enumerate(found, 1):
         print(f"\n{number}. {finding.what}\n   {finding.evidence}\n   try: {finding.advice}")
+    if code:
+        print("\nIn its code (`lab audit`):")
+    for place in code:
+        line = f"{Path(place.file).name}:{place.line}: " if place.line else ""
+        print(f"   {line}{place.rule}: {place.evidence}\n      try: {place.advice}")
     if case.counted is None:
         name = shlex.quote(f"regex:{pattern}")
         print(

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from spanlite.errors import SpanLiteError
 from spanlite.occupancy import limits_of
 
-from spanlite_analytics.lab.explain.case import read_resources
 from spanlite_analytics.lab.occupancy import Launch, on
+from spanlite_analytics.lab.resources import read_resources
 from spanlite_analytics.lab.scan.spec import Argument, Config, Spec
 from spanlite_analytics.lab.toolchain import Compiler
 

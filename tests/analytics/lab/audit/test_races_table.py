@@ -17,7 +17,7 @@ BEGIN racy
 ========= Warning: Race reported between Read access at racy+0x1b0 in a.cu:14
 END racy cudaSuccess
 BEGIN stuck
-========= Error: Barrier error detected. Divergent thread(s) in block.
+========= Barrier error detected. Divergent thread(s) in block.
 """
 
 

@@ -7,9 +7,9 @@ import pytest
 from spanlite.occupancy import limits_of
 from spanlite_analytics.lab.counters import Counted
 from spanlite_analytics.lab.explain import Case, Sampled, explain
-from spanlite_analytics.lab.explain.case import parse_resources
 from spanlite_analytics.lab.launches import Seen
 from spanlite_analytics.lab.occupancy import Launch
+from spanlite_analytics.lab.resources import parse_resources
 
 DATA = Path(__file__).parents[5] / "shared" / "data"
 NCU = DATA / "ncu" / "ncu_full_samples.csv.gz"
