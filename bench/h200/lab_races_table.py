@@ -69,6 +69,11 @@ def chosen(only: str) -> dict[Path, list[Launched]]:
     return picked
 
 
+def is_for(tool: str, kernel: Launched) -> bool:
+    """Racecheck cannot say anything of a barrier that half of the threads wait at for ever."""
+    return tool == "synccheck" or kernel.verdict != "divergent-barrier"
+
+
 def compile_program(path: Path, kernels: list[Launched], folder: Path, nvcc: str) -> Path:
     """The harness of a file."""
     stem = f"{path.parent.name}_{path.stem}"
@@ -170,9 +175,10 @@ def main() -> None:
             return
         end = time.monotonic() + args.budget
         asked = [
-            Asked(program, tool, [k.name for k in kernels])
+            Asked(program, tool, names)
             for program, kernels in zip(programs, picked.values(), strict=True)
             for tool in TOOLS
+            if (names := [k.name for k in kernels if is_for(tool, k)])
         ]
         asked = list(pool.map(lambda one: ask(one, args.sanitizer, end), asked))
     rows = table_of(picked, asked)
