@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 from collections.abc import Iterator
@@ -12,7 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from spanlite.kinds import SpanKind
 
-from spanlite_replay.recording import factorise
+from spanlite_replay._columns import argsort, by_code, factorise
 
 if TYPE_CHECKING:
     from spanlite_replay.recording import Recording
@@ -63,13 +64,14 @@ class Finder:
         self._host = np.flatnonzero(host | (kind == SpanKind.SYNC))
         codes, words = rec.dictionary("name")
         self._name, self._words = codes[row[self._host]], words
-        self._process_of_device, _ = factorise(rec.table, ("host", "process_id"), row[device])
         self._processes = factorise(rec.table, ("host", "process_id"))[0]
+        self._process_of_device = self._process(device)
         self._stream_waits = self._named(_STREAM_WAITS)
         adopted = self._adopt()
         self._inferred = set(adopted.tolist())
         self.is_call, self._leader = self._outermost()
 
+    @functools.cached_property
     def launched_by(self) -> I64:
         """The outermost call that launched each span, -1 for none or not recorded."""
         out = np.full(len(self.row), -1, dtype=np.int64)
@@ -126,7 +128,7 @@ class Finder:
         at = np.setdiff1d(at, waits[self.kind[waits] == SpanKind.SYNC], assume_unique=True)
         if not len(at):
             return calls, leader
-        mine = at[np.argsort(self.thread[at], kind="stable")]
+        mine = at[by_code(self.thread[at])]
         # A running maximum that starts anew with each thread: threads lie apart in time.
         base = int(self.start[mine].min())
         wide = int(self.end[mine].max()) - base + 1
@@ -261,10 +263,11 @@ class Finder:
         """A graph is one item of its stream: nothing of it starts before what came before it
         there, and what comes next waits for all of it. Its stream is taken for that of its
         first node."""
-        launched = self.launched_by()[self.device]
-        nodes = self.device[(launched >= 0) & (np.bincount(launched + 1)[launched + 1] > 1)]
-        call, stream = launched[np.isin(self.device, nodes)], self.stream[nodes]
-        order = np.lexsort((nodes, stream, call))
+        launched = self.launched_by[self.device]
+        several = (launched >= 0) & (np.bincount(launched + 1)[launched + 1] > 1)
+        nodes, call = self.device[several], launched[several]
+        stream = self.stream[nodes]
+        order = argsort(call * (int(self.stream.max(initial=0)) + 1) + stream, stable=True)
         nodes, call, stream = nodes[order], call[order], stream[order]
         new = np.ones(len(nodes), dtype=np.bool_)
         new[1:] = (call[1:] != call[:-1]) | (stream[1:] != stream[:-1])
@@ -284,7 +287,7 @@ class Finder:
         """(the one before on its stream, the one after) of each span, -1 for none."""
         previous = np.full(len(self.row), -1, dtype=np.int64)
         following = previous.copy()
-        lanes = self.device[np.argsort(self.stream[self.device], kind="stable")]
+        lanes = self.device[by_code(self.stream[self.device])]
         same = self.stream[lanes[1:]] == self.stream[lanes[:-1]]
         previous[lanes[1:][same]] = lanes[:-1][same]
         following[lanes[:-1][same]] = lanes[1:][same]
@@ -313,7 +316,7 @@ class Finder:
 
 def _by_group(code: I32, positions: I64) -> list[I64]:
     """Positions of each code, order kept. Both shape (n,)."""
-    order = np.argsort(code, kind="stable")
+    order = by_code(code)
     sorted_codes = code[order]
     cuts = np.flatnonzero(sorted_codes[1:] != sorted_codes[:-1]) + 1
     return np.split(positions[order], cuts) if len(positions) else []

@@ -20,6 +20,7 @@ import numpy.typing as npt
 from spanlite.errors import UsageError
 
 from spanlite_replay import transforms
+from spanlite_replay._columns import argsort
 from spanlite_replay.looping import repeat
 from spanlite_replay.recording import Recording
 from spanlite_replay.work import Deps, Work, build_work
@@ -253,7 +254,7 @@ def _time_order(recording: Recording, start: I64, row: I64) -> I64:
     Ties are broken by ids, never by where a row lies, so that a plan does not depend on how
     the archive is split into files. Only the ties are sorted by all three: they are few.
     """
-    order: I64 = np.argsort(start)
+    order = argsort(start)
     moments = start[order]
     same = moments[1:] == moments[:-1]
     tied = np.flatnonzero(np.append(same, False) | np.insert(same, 0, False))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -16,6 +15,9 @@ from spanlite.archive.reader import ArchiveReader
 from spanlite.errors import ArchiveError, UsageError
 from spanlite.kinds import KIND_WORDS
 from spanlite.timewindow import TimeWindow, format_time
+
+from spanlite_replay import _columns
+from spanlite_replay._columns import factorise as factorise
 
 #: Columns that every plan needs; `dry` reads no others.
 PLAN_COLUMNS = ("trace_id", "span_id", "start_ns", "duration_ns", "kind", "name", "service")
@@ -107,9 +109,9 @@ class Recording:
         far |= (end <= -FAR_NS) | (end >= FAR_NS)
         return np.bincount(self.trace[far], minlength=self.traces) > 0
 
-    def dictionary(self, name: str) -> tuple[npt.NDArray[np.int64], list[str]]:
+    def dictionary(self, name: str) -> tuple[_columns.AnyInt, list[str]]:
         """A text column as (code of each row, words); null is a word of its own, ""."""
-        codes, words = _dictionary(self.table.column(name))
+        codes, words = _columns.dictionary(self.table.column(name))
         return codes, [word or "" for word in words.to_pylist()]
 
     def kinds(self) -> npt.NDArray[np.uint8]:
@@ -122,10 +124,11 @@ class Recording:
         self, name: str, rows: npt.NDArray[np.int64], null: int = -1
     ) -> npt.NDArray[np.int64]:
         """A column of numbers at `rows`, same shape."""
-        column = self.table.column(name)
-        if column.null_count:
-            column = pc.fill_null(column, pa.scalar(null, column.type))
-        return np.asarray(column.to_numpy()[rows], dtype=np.int64)
+        values, valid = _columns.numbers(self.table.column(name))
+        picked = values[rows].astype(np.int64)
+        if valid is not None:
+            picked[~valid[rows]] = null
+        return picked
 
     def is_null(
         self, name: str, rows: npt.NDArray[np.int64] | slice = slice(None)
@@ -134,6 +137,10 @@ class Recording:
         column = self.table.column(name)
         if not column.null_count:
             return np.zeros(len(column), dtype=np.bool_)[rows]
+        if pa.types.is_integer(column.type):
+            valid = _columns.numbers(column)[1]
+            assert valid is not None
+            return ~valid[rows]
         return np.asarray(column.is_null().to_numpy(), dtype=np.bool_)[rows]
 
     def is_kind(self, word: str) -> npt.NDArray[np.bool_]:
@@ -197,97 +204,6 @@ def _parse_ids(
     rank = np.empty(len(order), dtype=np.int64)
     rank[order] = np.arange(len(order))
     return low[order], high[order], rank
-
-
-def factorise(
-    table: pa.Table, names: Sequence[str], rows: npt.NDArray[np.int64] | None = None
-) -> tuple[npt.NDArray[np.int32], pa.Table]:
-    """Distinct values of some columns: (code of each row, one row a code, sorted).
-
-    Null is a value of its own, and the last. Of `rows` only, where given; shape (rows,). Codes
-    depend on the values that occur alone, never on how a table is split.
-    """
-    count = table.num_rows if rows is None else len(rows)
-    code = np.zeros(count, dtype=np.int64)
-    codes, sizes = [], []
-    for name in names:
-        mine, words = _dictionary(table.column(name), rows)
-        codes.append((mine, words))
-        sizes.append(len(words))
-        if len(words) > 1:
-            code = code * len(words) + mine
-    if math.prod(sizes) > max(1 << 20, count):
-        used, inverse = np.unique(code, return_inverse=True)
-    else:
-        used = np.flatnonzero(np.bincount(code, minlength=1)) if count else np.empty(0, np.int64)
-        rank = np.zeros(math.prod(sizes) or 1, dtype=np.int32)
-        rank[used] = np.arange(len(used))
-        inverse = rank[code]
-    keys = _keys(used, [words for _, words in codes], names)
-    order = pc.sort_indices(keys, [(name, "ascending") for name in names]).to_numpy()
-    place = np.empty(len(order), dtype=np.int32)
-    place[order] = np.arange(len(order))
-    return place[inverse] if (order[1:] < order[:-1]).any() else inverse.astype(
-        np.int32
-    ), keys.take(pa.array(order))
-
-
-def _keys(used: npt.NDArray[np.int64], words: list[pa.Array], names: Sequence[str]) -> pa.Table:
-    """What each combined code stands for."""
-    columns = []
-    for values in reversed(words):
-        at = used % len(values) if len(values) else used
-        columns.append(values.take(pa.array(at)))
-        used = used // max(1, len(values))
-    return pa.table(dict(zip(names, reversed(columns), strict=True)))
-
-
-def _dictionary(
-    column: pa.ChunkedArray, rows: npt.NDArray[np.int64] | None = None
-) -> tuple[npt.NDArray[np.int64], pa.Array]:
-    """(code of each row, distinct values; null is the last of them where it occurs)."""
-    if pa.types.is_integer(column.type):
-        return _distinct(column, rows)
-    if not pa.types.is_dictionary(column.type):
-        column = column.dictionary_encode()
-    column = column.unify_dictionaries().combine_chunks()
-    if isinstance(column, pa.ChunkedArray):
-        column = column.chunk(0) if column.num_chunks else pa.array([], column.type)
-    words, codes = column.dictionary, column.indices
-    if column.null_count:
-        codes = codes.fill_null(len(words))
-        words = pa.concat_arrays([words, pa.nulls(1, words.type)])
-    numbers = codes.to_numpy(zero_copy_only=False)
-    return (numbers if rows is None else numbers[rows]), words
-
-
-def _distinct(
-    column: pa.ChunkedArray, rows: npt.NDArray[np.int64] | None
-) -> tuple[npt.NDArray[np.int64], pa.Array]:
-    """`_dictionary` of numbers: by counting where they lie close together, else by hash."""
-    kind, nulls = column.type, None
-    if column.null_count:
-        nulls = np.asarray(column.is_null().to_numpy(), dtype=np.bool_)
-        nulls = nulls if rows is None else nulls[rows]
-        column = column.fill_null(pa.scalar(0, kind))
-    values = column.to_numpy() if rows is None else column.to_numpy()[rows]
-    low, high = (int(values.min()), int(values.max())) if len(values) else (0, 0)
-    if low == high:
-        codes, words = np.zeros(len(values), dtype=np.int64), np.array([low])
-    elif high - low < 1 << 16:
-        near = (values - low).astype(np.int32)
-        used = np.flatnonzero(np.bincount(near, minlength=high - low + 1))
-        rank = np.zeros(high - low + 1, dtype=np.int32)
-        rank[used] = np.arange(len(used))
-        codes, words = rank[near], used + low
-    else:
-        coded = pa.array(values).dictionary_encode()
-        codes, words = coded.indices.to_numpy(), coded.dictionary.to_numpy()
-    distinct = pa.array(words, kind)
-    if nulls is not None and nulls.any():
-        codes = np.where(nulls, len(distinct), codes)
-        distinct = pa.concat_arrays([distinct, pa.nulls(1, kind)])
-    return codes, distinct
 
 
 def hex_to_halves(texts: pa.Array) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]:

@@ -27,6 +27,7 @@ import pyarrow.compute as pc
 from spanlite.kinds import DEVICE_KINDS, SpanKind
 
 from spanlite_replay import _edges
+from spanlite_replay._columns import argsort, by_code, find
 from spanlite_replay.recording import PLAN_COLUMNS, Recording, factorise
 
 if TYPE_CHECKING:
@@ -80,7 +81,8 @@ class Edges:
         after = np.concatenate([part[1] for part in parts])
         kind = np.concatenate([np.full(len(part[0]), part[2], np.uint8) for part in parts])
         inferred = np.concatenate([part[3] for part in parts])
-        order = np.lexsort((kind, before, after))
+        # One number for all three: positions have 28 bits at most (`looping.MAX_SPANS`).
+        order = argsort((after << 33) | (before << 2) | kind, stable=True)
         return cls(before[order], after[order], kind[order], inferred[order])
 
     def counts(self) -> dict[str, int]:
@@ -151,8 +153,7 @@ class Work:
 def grouped(code: I32, positions: I64, groups: int) -> tuple[I64, I64]:
     """Positions sorted by code, order kept within one; (positions, bounds of shape (groups+1,))."""
     codes = code[positions]
-    narrow = codes.astype(np.int16) if groups < 2**15 else codes  # radix sort
-    order = np.argsort(narrow, kind="stable")
+    order = by_code(codes)
     bounds = np.concatenate(([0], np.cumsum(np.bincount(codes, minlength=groups))))
     return positions[order], bounds.astype(np.int64)
 
@@ -188,7 +189,7 @@ def build_work(plan: Plan, deps: Deps) -> Work:
         kind,
         finder.thread,
         stream,
-        finder.launched_by(),
+        finder.launched_by,
         finder.is_call,
         Edges.of([(before, after, word, inferred) for before, after, inferred, word in edges]),
         *links_of(rec, row),
@@ -219,7 +220,8 @@ def _threads(rec: Recording, row: I64, kind: npt.NDArray[np.uint8]) -> tuple[I32
     lost = np.flatnonzero((kind == SpanKind.SYNC) & (thread < 0))
     if len(lost):  # CUPTI's synchronisation records name no thread: it is their parent's
         named = np.flatnonzero(code >= 0)
-        parent = _find(rec.integers("parent_span_id", row[lost], 0), rec.span_id[named])
+        ids = rec.span_id[named].view(np.int64)
+        parent = find(rec.integers("parent_span_id", row[lost], 0), ids)
         thread[lost] = np.where(parent >= 0, code[named[parent]], -1)
     return thread, threads
 
@@ -236,14 +238,8 @@ def _streams(rec: Recording, row: I64, kind: npt.NDArray[np.uint8]) -> tuple[I32
 def _calls_of(rec: Recording, row: I64, device: I64, calls: I64) -> I64:
     """The call that launched each span of `device`, -1 for none. Positions, same shape."""
     parents = rec.integers("parent_span_id", row[device], 0)
-    found = _find(parents, rec.span_id[row[calls]])
+    found = find(parents, rec.span_id[row[calls]].view(np.int64))
     return np.where(found >= 0, calls[found], -1) if len(calls) else found
-
-
-def _find(wanted: I64, among: npt.NDArray[np.uint64]) -> I64:
-    """Where each wanted id is in `among`, -1 for nowhere. Shape of `wanted`."""
-    found = pc.index_in(pa.array(wanted), value_set=pa.array(among.view(np.int64)))
-    return np.asarray(found.fill_null(-1).to_numpy(zero_copy_only=False), dtype=np.int64)
 
 
 def planned_spans(plan: Plan) -> tuple[I64, I64, I64]:
@@ -270,7 +266,7 @@ def links_of(rec: Recording, row: I64) -> tuple[I64, I64, int]:
     place = np.full(len(rec.span_id), -1, dtype=np.int64)
     place[row] = np.arange(len(row))
     source = place[np.asarray(pc.list_parent_indices(column), dtype=np.int64)]
-    target = _find(flat.field("span_id").to_numpy(), rec.span_id)
+    target = find(flat.field("span_id").to_numpy(), rec.span_id.view(np.int64))
     goal = np.where(target >= 0, place[target], -1)
     inside = (source >= 0) & (goal >= 0)
     return source[inside], goal[inside], int(((source >= 0) & ~inside).sum())
