@@ -38,6 +38,7 @@ STEPS = {
     "scores_registers": ((32, 32), 32),
     "scores_coalesced": ((32, 32), 32),
     "scores_padded": ((32, 32), 32),
+    "scores_padded_16": ((32, 32), 32),
     "scores_tiled": ((32, 8), 64),
 }
 DEPTH, GROUP = 128, 8
@@ -186,7 +187,7 @@ def counters_of(text: str) -> dict[str, dict[str, float]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--size", type=int, default=8192)
+    parser.add_argument("--size", type=int, default=4096)
     parser.add_argument("--repeats", type=int, default=20)
     parser.add_argument("--nvcc", default="nvcc")
     parser.add_argument("--ncu", default="ncu")
