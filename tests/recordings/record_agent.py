@@ -44,7 +44,8 @@ def serve(mode: str, steps: int) -> None:
 
     record_decode.span = instrument.stage  # type: ignore[assignment]
     for streams in STREAMS:
-        decoder = record_decode.Decoder(streams)
+        with torch.device("cuda"):
+            decoder = record_decode.Decoder(streams)
         for _ in range(3):
             decoder.step()
         torch.cuda.synchronize()
@@ -67,7 +68,8 @@ def record(path: Path, mode: str, steps: int) -> None:
     """One server, and the daemon beside it. Raises RuntimeError where one of them fails."""
     with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
         command = [sys.executable, "-m", "spanlite.cli", "collect", "--output", str(path),
-                   "--agent-dir", folder, "--otlp-port", "0", "--metrics-port", "0"]  # fmt: skip
+                   "--agent-dir", folder, "--pm-sampling", "--otlp-port", "0",
+                   "--metrics-port", "0"]  # fmt: skip
         daemon = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
         try:
             server = [sys.executable, __file__, "--serve", mode, str(steps)]

@@ -16,6 +16,7 @@ from spanlite.schema import LAUNCH_COLUMNS
 from spanlite_collectors.agent.calls import call_name
 from spanlite_collectors.agent.layout import START_END, STRING_HEAD, RecordType
 from spanlite_collectors.agent.messages import STEP_NAME, Context, Message, Metric, Reader
+from spanlite_collectors.agent.names import demangled
 from spanlite_collectors.agent.ring import Records
 from spanlite_collectors.agent.rows import DEVICE, HOST, Rows, Texts, concat, empty, pick
 from spanlite_collectors.importers._json_text import to_json
@@ -155,7 +156,9 @@ class Converter:
 
     def _kernels(self, records: Records) -> Rows:
         rows = self._device(SpanKind.KERNEL, records)
-        rows["name"] = self._codes(records["name"], self._strings.text)
+        rows["name"] = self._codes(
+            records["name"], lambda number: demangled(self._strings.text(number))
+        )
         for column in LAUNCH_COLUMNS:
             rows[column] = records[column]
         rows["local_bytes"] = records["local_bytes_per_thread"]

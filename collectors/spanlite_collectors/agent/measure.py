@@ -1,4 +1,5 @@
-"""Steps, long kernels and stages get the means of their GPU's counters as attributes."""
+"""Steps, long kernels and stages get the means of their GPU's counters as attributes, steps its
+clock too."""
 
 from __future__ import annotations
 
@@ -10,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from spanlite.kinds import SpanKind
 
+from spanlite_collectors.agent.clocks import ClockHistory
 from spanlite_collectors.agent.pm import METRICS, PmHistory
 from spanlite_collectors.agent.rows import Rows, Texts
 from spanlite_collectors.importers._json_text import to_json
@@ -29,8 +31,9 @@ class Measure:
         self,
         history_of: Callable[[Mapping[str, Any]], PmHistory | None],
         resource: Mapping[str, Any],
+        clocks_of: Callable[[Mapping[str, Any]], ClockHistory | None] = lambda resource: None,
     ) -> None:
-        self._history_of, self._resource = history_of, resource
+        self._history_of, self._clocks_of, self._resource = history_of, clocks_of, resource
 
     def __call__(self, rows: Rows, texts: Texts) -> None:
         """Change the attributes of steps and kernels of 1 ms and more, by their own times.
@@ -39,6 +42,9 @@ class Measure:
         stream that say the same, where that lasts 1 ms; `gpu.of` says so. Shorter steps get
         those of the steps of the same 10 ms.
         """
+        clocks = self._clocks_of(self._resource)
+        if clocks is not None:
+            _clocks(rows, texts, clocks)
         history = self._history_of(self._resource)
         if history is None:
             return
@@ -59,6 +65,16 @@ class Measure:
             [rows["start"][run[-1]] + rows["duration"][run[-1]] for run in runs], np.int64
         )
         _say(rows, texts, runs, history.means(first, last), {"gpu.of": "stage"})
+
+
+def _clocks(rows: Rows, texts: Texts, clocks: ClockHistory) -> None:
+    for row in np.flatnonzero(rows["kind"] == SpanKind.STEP).tolist():
+        start = int(rows["start"][row])
+        found = clocks.around(start, start + int(rows["duration"][row]))
+        if found:
+            code = int(rows["attributes"][row])
+            said = texts.text(code)[:-1] + "," if code >= 0 else "{"
+            rows["attributes"][row] = texts.code(said + to_json(found)[1:])
 
 
 def _short_steps(rows: Rows, texts: Texts, history: PmHistory) -> None:

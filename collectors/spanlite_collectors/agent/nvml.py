@@ -15,6 +15,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.registry import Collector
 
+from spanlite_collectors.agent.clocks import ClockHistory
+
 EVERY_S = 1.0
 
 #: Family name -> what it means, and whether it is a counter. The dots of OpenTelemetry's names
@@ -67,6 +69,7 @@ class NvmlSampler(Collector):
         self._common: dict[str, str] = {}
         self._thread = threading.Thread(target=self._run, name="nvml", daemon=True)
         self._throttled: set[str] = set()
+        self._clocks_by_uuid: dict[str, ClockHistory] = {}
         #: Called with a text when a GPU begins to hold its clocks down.
         self.on_throttle: Callable[[str], None] = lambda text: None
         self.read_seconds = 0.0
@@ -127,7 +130,30 @@ class NvmlSampler(Collector):
             self._gpus, self._processes = gpus, processes
             self._common = {key: value for key, value in common.items() if value}
             self.read_seconds += time.perf_counter() - began
+        for uuid, readings in gpus.items():
+            self._keep_clock(uuid, readings)
         self._tell_throttling(gpus)
+
+    def clocks_of(self, resource: Mapping[str, Any]) -> ClockHistory | None:
+        """Of a process's GPU, from its resource attributes; None where it has several or none."""
+        with self._lock:
+            return self._clocks_by_uuid.get(str(resource.get("gpu.uuid", "")))
+
+    def _keep_clock(self, uuid: str, readings: list[Reading]) -> None:
+        clocks = [
+            reading.value / 1e6
+            for reading in readings
+            if reading.family == "hw_gpu_clock_hertz" and reading.labels["clock"] == "sm"
+        ]
+        reasons = [
+            reading.labels["reason"]
+            for reading in readings
+            if reading.family == "hw_gpu_throttled" and reading.value
+        ]
+        if clocks:
+            with self._lock:
+                history = self._clocks_by_uuid.setdefault(uuid, ClockHistory())
+            history.add(time.time_ns(), clocks[0], ",".join(reasons))
 
     def _tell_throttling(self, gpus: Mapping[str, list[Reading]]) -> None:
         now = {

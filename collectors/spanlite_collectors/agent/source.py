@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from spanlite.errors import InputError, SpanLiteError
 
+from spanlite_collectors.agent.clocks import ClockHistory
 from spanlite_collectors.agent.convert import Converter, Sample
 from spanlite_collectors.agent.layout import Level
 from spanlite_collectors.agent.measure import Measure
@@ -77,6 +78,8 @@ class RingOptions:
     attributes: Mapping[str, Any] = field(default_factory=dict)
     #: The samples of a process's GPU, from its resource attributes; None: there are none.
     history_of: Callable[[Mapping[str, Any]], PmHistory | None] = lambda resource: None
+    #: The same of its clock.
+    clocks_of: Callable[[Mapping[str, Any]], ClockHistory | None] = lambda resource: None
     describe_gpus: Callable[[int | None], Mapping[str, Any]] = lambda pid: {}
     patience: Patience = field(default_factory=Patience)
 
@@ -102,7 +105,7 @@ class _Process:
             **options.attributes,
         }
         identity = f"{self.resource['host.name']}/{pid}/{ring.path.name}"
-        measure = Measure(options.history_of, self.resource)
+        measure = Measure(options.history_of, self.resource, options.clocks_of)
         self.spans = ProcessSpans(sink, self.resource, identity, options.patience, measure)
         self._converter = Converter(self.spans.texts, lambda sample: sampled(self.resource, sample))
         self.dropped: dict[str, int] = {}
