@@ -16,9 +16,11 @@ MAX_SPANS = 200_000_000
 
 
 def repeat(recording: Recording, rounds: int) -> Recording:
-    """The recording `rounds` times: each round begins when all of the one before has ended.
+    """The recording `rounds` times, each round after all of the one before has ended.
 
-    The first keeps its ids; parents and links of the others stay within their round.
+    Where that comes sooner than one mean gap between traces after the last has started, the round
+    waits for it, so that arrivals that take no time (those of a log) keep their rate. The first
+    keeps its ids; parents and links of the others stay within their round.
     """
     count = len(recording.start_ns)
     if count * rounds > MAX_SPANS:
@@ -26,9 +28,18 @@ def repeat(recording: Recording, rounds: int) -> Recording:
     if rounds == 1 or not count:
         return recording
     end = recording.start_ns + np.maximum(recording.duration_ns, 0)
-    period_ns = int(end.max() - recording.start_ns.min())
+    period_ns = max(int(end.max() - recording.start_ns.min()), _arrivals_ns(recording))
     parts = [_round(recording, number, number * period_ns) for number in range(rounds)]
     return Recording.from_table(pa.concat_tables(parts).unify_dictionaries())
+
+
+def _arrivals_ns(recording: Recording) -> int:
+    """From the first arrival of a trace to one mean gap after the last; 0 for one trace."""
+    starts = recording.trace_starts()
+    if len(starts) < 2:
+        return 0
+    span_ns = int(starts.max() - starts.min())
+    return span_ns + span_ns // (len(starts) - 1)
 
 
 def _round(rec: Recording, number: int, later_ns: int) -> pa.Table:

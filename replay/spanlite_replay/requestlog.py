@@ -30,6 +30,7 @@ _INPUT, _OUTPUT = "gen_ai.usage.input_tokens", "gen_ai.usage.output_tokens"
 #: Names of (arrival, input tokens, output tokens), in lower case.
 _AZURE = ("timestamp", "contexttokens", "generatedtokens")
 _MOONCAKE = ("timestamp", "input_length", "output_length")
+_BLOCKS = "hash_ids"
 #: As milliseconds, numbers from here on are eleven days; as seconds, they are Unix time.
 _EPOCH = 10**9
 #: More arrivals a second than any log of requests has: the unit must be another one.
@@ -51,12 +52,12 @@ def read_requests(path: Path, window: TimeWindow, unit: str | None = None) -> Re
         data = path.read_bytes()
     except OSError as error:
         raise InputError(f"'{path}' cannot be read: {error.strerror}") from None
-    times, inputs, outputs = _columns(path)
+    times, inputs, outputs, blocks = _columns(path)
     start = (
         _clock(path, times, unit) if pa.types.is_string(times.type) else _count(path, times, unit)
     )
     digest = hashlib.sha256(data).digest()
-    table = _table(start, inputs, outputs, digest, path.stem)
+    table = _table(start, _attributes(inputs, outputs, blocks), digest, path.stem)
     keep = np.ones(len(start), dtype=np.bool_)
     if window.from_ns is not None:
         keep &= start >= window.from_ns
@@ -67,7 +68,11 @@ def read_requests(path: Path, window: TimeWindow, unit: str | None = None) -> Re
     return Recording.from_table(table if keep.all() else table.filter(pa.array(keep)))
 
 
-def _columns(path: Path) -> tuple[pa.ChunkedArray, pa.ChunkedArray, pa.ChunkedArray]:
+#: Arrival, input tokens, output tokens, ids of shared blocks of the prompt.
+_Columns = tuple[pa.ChunkedArray, pa.ChunkedArray, pa.ChunkedArray, pa.ChunkedArray | None]
+
+
+def _columns(path: Path) -> _Columns:
     try:
         if path.suffix == ".csv":
             plain = csv.ConvertOptions(timestamp_parsers=["-"])  # times stay text: digits count
@@ -91,7 +96,14 @@ def _columns(path: Path) -> tuple[pa.ChunkedArray, pa.ChunkedArray, pa.ChunkedAr
     for name, column in zip(wanted[1:], found[1:], strict=True):
         if not pa.types.is_integer(column.type):
             raise InputError(f"'{path}': {name} is not a number of tokens throughout")
-    return found[0], found[1], found[2]
+    blocks = table.column(names[_BLOCKS]) if _BLOCKS in names else None
+    if blocks is not None and not _is_list_of_ids(blocks.type):
+        blocks = None
+    return found[0], found[1], found[2], blocks
+
+
+def _is_list_of_ids(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_list(kind) and pa.types.is_integer(kind.value_type))
 
 
 def _clock(path: Path, times: pa.ChunkedArray, unit: str | None) -> I64:
@@ -148,18 +160,27 @@ def _unit(path: Path, times: pa.ChunkedArray) -> str:
     raise InputError(f"'{path}': {what}? ({example}) Say so with --time-unit")
 
 
-def _table(
-    start: I64, inputs: pa.ChunkedArray, outputs: pa.ChunkedArray, digest: bytes, service: str
-) -> pa.Table:
+def _attributes(
+    inputs: pa.ChunkedArray, outputs: pa.ChunkedArray, blocks: pa.ChunkedArray | None
+) -> pa.ChunkedArray:
+    """A JSON object a request."""
+    end = pa.scalar("}")
+    if blocks is not None:
+        ids = pc.binary_join(blocks.cast(pa.list_(pa.string())).combine_chunks(), ",")
+        told = pc.binary_join_element_wise(f',"{_BLOCKS}":[', ids.fill_null(""), "]}", "")
+        end = pc.if_else(pc.equal(ids.fill_null(""), ""), "}", told)
+    return pc.binary_join_element_wise(
+        f'{{"{_INPUT}":', inputs.cast(pa.string()), f',"{_OUTPUT}":', outputs.cast(pa.string()),
+        end, "",
+    )  # fmt: skip
+
+
+def _table(start: I64, attributes: pa.ChunkedArray, digest: bytes, service: str) -> pa.Table:
     count = len(start)
     index = np.arange(1, count + 1, dtype=np.uint64)
     key = [np.uint64(int.from_bytes(digest[i : i + 8], "big")) for i in (0, 8)]
     low = trace_hash(index, np.full(count, key[0]))
     ids = trace_id_strings(low, np.full(count, key[1]))
-    attributes = pc.binary_join_element_wise(
-        f'{{"{_INPUT}":', inputs.cast(pa.string()), f',"{_OUTPUT}":', outputs.cast(pa.string()),
-        "}", "",
-    )  # fmt: skip
     known = {
         "trace_id": pa.array(ids),
         "span_id": pa.array(index.view(np.int64)),

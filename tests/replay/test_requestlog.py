@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from spanlite.errors import InputError, UsageError
 from spanlite.timewindow import ALL_TIME, TimeWindow
@@ -111,6 +112,38 @@ def test_replayed_from_the_command_line(spanlite: Run, tmp_path: Path) -> None:
     plan = tmp_path / "a.slplan"
     assert spanlite("plan", "save", path, "--out", plan)[0] == 0
     assert spanlite("replay", plan, "--no-wait")[0] == 0
+
+
+def test_blocks_that_requests_share_are_kept(tmp_path: Path) -> None:
+    text = jsonl([0, 27]).replace("[0]", "[7, 8]", 1) + '{"timestamp":50,"input_length":5,'
+    path = write(tmp_path, "m.jsonl", text + '"output_length":2,"hash_ids":[]}\n')
+    told = [
+        json.loads(one) for one in read_requests(path, ALL_TIME).table["attributes"].to_pylist()
+    ]
+    assert [one.get("hash_ids") for one in told] == [[7, 8], [0], None]
+    assert all(one["gen_ai.usage.input_tokens"] == 5 for one in told)
+
+
+def test_a_loop_of_arrivals_keeps_their_rate(spanlite: Run, tmp_path: Path) -> None:
+    path = write(tmp_path, "m.jsonl", jsonl([0, 100, 200, 300]))
+    code, out, _ = spanlite("replay", path, "--unit", "request", "--loop", "3", "--no-wait")
+    due = [json.loads(line)["due_ns"] for line in out.splitlines()]
+    assert code == 0 and due == [number * SECOND // 10 for number in range(12)]
+
+
+@pytest.mark.parametrize("name", ["azure_llm_conv_2023.csv", "mooncake_synthetic.jsonl"])
+def test_an_import_reads_the_same(name: str, import_rows: Callable[[Path], pa.Table]) -> None:
+    path = SHARED / name
+    if not path.exists():
+        pytest.skip(f"{name} is not in ../shared/data/requests")
+    mine, theirs = read_requests(path, ALL_TIME), import_rows(path)
+    assert sorted(mine.start_ns.tolist()) == sorted(theirs.column("start_ns").to_pylist())
+
+    def counts(texts: pa.ChunkedArray) -> list[tuple[int, int]]:
+        keys = ("gen_ai.usage.input_tokens", "gen_ai.usage.output_tokens")
+        return sorted(tuple(json.loads(text)[key] for key in keys) for text in texts.to_pylist())
+
+    assert counts(mine.table.column("attributes")) == counts(theirs.column("attributes"))
 
 
 @pytest.mark.parametrize(
