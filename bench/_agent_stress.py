@@ -92,7 +92,7 @@ def _rounds(
         if sums[0] != sums[1]:
             way.failures.append(f"after {way.windows} windows the bits differ")
             break
-        time.sleep(0.25)  # a drain
+        time.sleep(0.15)  # a drain
         if mine := drain.drained.get(watched.process.pid):
             way.windows = mine.state.get("windows", 0)
         if enough():

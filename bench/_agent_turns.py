@@ -125,16 +125,21 @@ def all_at_once(workers: list[Worker], **request: Any) -> list[dict[str, Any]]:
     return found
 
 
-def take_turns(workers: list[Worker], workload: str, rounds: int, seconds: float) -> None:
+def take_turns(
+    workers: list[Worker], workload: str, rounds: int, seconds: float, ends: float = float("inf")
+) -> None:
     """Rounds in which each process runs for about `seconds`, one after the other.
 
-    Who comes first moves on with each round. Each turn is said on stderr, for a run that is cut
+    Who comes first moves on with each round. No round but the first two begins after `ends` (of
+    the monotonic clock). Each turn is said on stderr, for a run that is cut
     off; a process that fails is left out from then on.
     """
     workers = list(workers)
     probe = all_at_once(workers[:1], run=workload, steps=WARM_UP_STEPS)[0]
     steps = max(10, int(seconds * 1e9 / float(np.median(probe["ns"]))))
     for number in range(rounds):
+        if number >= 2 and time.monotonic() > ends:
+            break
         shift = number % len(workers)
         for worker in workers[shift:] + workers[:shift]:
             profile = worker.name == "kineto"
