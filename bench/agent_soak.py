@@ -340,7 +340,8 @@ class Report:
                 self.say(f"soak_cost_pct.{level}", (means[level] / means["ranges"] - 1) * 100, "%",
                          median=round((medians[level] / medians["ranges"] - 1) * 100, 2),
                          p99=round((tails[level] / tails["ranges"] - 1) * 100, 2))  # fmt: skip
-        told = [w.cost_ppm / 1e4 for w in self.found.windows.values() if w.level == "windows"]
+        windows = sorted(self.found.windows.items())
+        told = [w.cost_ppm / 1e4 for _, w in windows if w.level == "windows" and w.cost_ppm]
         if told:
             self.say("soak_cost_told_pct", told[-1], "%", 1, most=max(told))
 
