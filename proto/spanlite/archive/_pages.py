@@ -10,6 +10,7 @@ and steps as repeating bytes, and files get smaller. Numbers are still encoded b
 from __future__ import annotations
 
 from dataclasses import dataclass
+from inspect import signature
 
 import numpy as np
 import pyarrow as pa
@@ -22,6 +23,12 @@ from spanlite.archive._thrift import read_varint, skip_struct, varint
 PLAIN, RLE, DELTA_BINARY_PACKED, RLE_DICTIONARY = 0, 3, 5, 8
 UNCOMPRESSED, ZSTD = 0, 6
 _DATA_PAGE, _DICTIONARY_PAGE = 0, 2
+#: Newer pyarrow begins a page every 20,000 rows unless told otherwise; older ones know no limit.
+_ONE_PAGE = (
+    {"max_rows_per_page": 1 << 30}
+    if "max_rows_per_page" in signature(pq.ParquetWriter.__init__).parameters
+    else {}
+)
 #: Below this many bytes a page is not worth a compressor's start-up.
 _SMALL_BYTES = 64
 
@@ -109,6 +116,7 @@ def delta(values: Array) -> bytes:
         data_page_size=1 << 30,
         data_page_version="1.0",
         write_batch_size=1 << 16,
+        **_ONE_PAGE,
     ) as writer:
         writer.write_table(table, row_group_size=len(values))
     return _first_page(sink.getvalue().to_pybytes())
