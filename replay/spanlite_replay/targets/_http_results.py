@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
-from spanlite.archive.layout import INCOMING, Archive
+from spanlite.archive.layout import INCOMING, LEDGER, Archive
 from spanlite.archive.writer import SpanFileBuilder
 from spanlite.bucket import bucket_of
 from spanlite.codec import Batch, BatchView, encode_batch
@@ -107,6 +107,19 @@ class RequestFigures:
             )
         out += [f"  left out  {count:,} {why}" for why, count in self.unsupported_why.items()]
         return out
+
+
+def check_out(out: Path) -> None:
+    """Before anything is sent. Raises SpanLiteError where results could not be written there."""
+    if out.suffix not in (".parquet", ""):
+        raise UsageError(f"--out '{out}' must end in .parquet, or be the folder of an archive")
+    if out.suffix and not out.parent.is_dir():
+        raise UsageError(f"--out '{out}' cannot be written: there is no folder '{out.parent}'")
+    if not out.suffix and (out / LEDGER).exists():
+        raise UsageError(
+            f"--out '{out}' is an archive whose job keeps a ledger, and these spans would be in no "
+            "balance: give a folder of their own"
+        )
 
 
 def joined(parts: list[Seen]) -> Seen:

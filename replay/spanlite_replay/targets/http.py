@@ -23,13 +23,15 @@ from urllib.parse import urlsplit
 
 import numpy as np
 import numpy.typing as npt
-from spanlite.errors import ServiceError, UsageError
+from spanlite.errors import ServiceError, SpanLiteError, UsageError
 
 from spanlite_replay.plan import Plan
 from spanlite_replay.targets import _http_client
 from spanlite_replay.targets._http_client import Job, Seen
 from spanlite_replay.targets._http_requests import Requests, requests_of
 from spanlite_replay.targets._http_results import (
+    Spans,
+    check_out,
     figures,
     joined,
     spans_of_requests,
@@ -91,8 +93,8 @@ class HttpTarget:
         out: Path | None = None,
         on_wait: Callable[[int], None] | None = None,
     ) -> None:
-        if out is not None and out.suffix not in (".parquet", ""):
-            raise UsageError(f"--out '{out}' must end in .parquet, or be the folder of an archive")
+        if out is not None:
+            check_out(out)
         self.server, self.replay_id, self.out, self.on_wait = server, replay_id, out, on_wait
         self._clients: list[_Client] = []
         self._origin_ns = 0
@@ -213,12 +215,20 @@ class HttpTarget:
             spans = spans_of_requests(
                 self._plan, requests, seen, intended, self._to_unix_ns, self.replay_id, url
             )
-            spans.write(self.out)
-            facts["spans"] = str(self.out)
+            facts["spans"] = _written(spans, self.out)
         told = figures(seen, requests, self._origin_ns, url, self._model)
         if told.failed_why and not why:
             why = "; ".join(f"{word}: {count:,}" for word, count in told.failed_why.items())
         return Outcome(failed=failed, facts=facts, why=why, requests=told)
+
+
+def _written(spans: Spans, out: Path) -> str:
+    """Where they are. The report comes even where the disk is full."""
+    try:
+        spans.write(out)
+    except (OSError, SpanLiteError) as error:
+        return f"not written: {error}"
+    return str(out)
 
 
 def _result(client: _Client) -> Seen | None:

@@ -136,6 +136,18 @@ def test_a_client_that_dies_is_told(make_requests: Plans, server: Running) -> No
     assert "1 of 1 client processes ended early" in report.why_failed
 
 
+def test_where_results_may_go(tmp_path: Path) -> None:
+    server = Server("http://x/v1")
+    (tmp_path / "kept" / "ledger").mkdir(parents=True)
+    for name, words in (
+        ("kept", "a folder of their own"),
+        ("none/seen.parquet", "no folder"),
+        ("seen.csv", ".parquet"),
+    ):
+        with pytest.raises(UsageError, match=words):
+            HttpTarget(server, "r1", tmp_path / name)
+
+
 @pytest.mark.parametrize(
     ("asked", "words"),
     [
