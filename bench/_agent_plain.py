@@ -20,7 +20,7 @@ from typing import Any
 
 from spanlite_collectors.agent.layout import RecordType, WindowReason
 
-from bench._agent_rings import Drained, RingDrain
+from bench._agent_rings import Drained, RingDrain, account, whole_steps
 from bench._agent_turns import LIBRARY
 from bench._report import emit
 
@@ -30,15 +30,14 @@ STEPS, SLOW_STEP = 200, 100
 def plain(folder: Path) -> None:
     """Each program with each libcupti of the folder and with the machine's own; then triggers."""
     found = {str(path.parent.relative_to(folder)): path for path in folder.rglob("libcupti.so.1*")}
-    cuptis = {name.replace("/", "_"): path for name, path in sorted(found.items())}
+    cuptis = {name.replace(".", "_").strip("_") or "beside": p for name, p in sorted(found.items())}
     programs = sorted(folder.glob("agent_plain_*"))
-    parts: dict[str, Callable[[], None]] = {
-        f"{program.name.removeprefix('agent_plain_')}.{word}": partial(
-            records, program, path, f"{program.name.removeprefix('agent_plain_')}.{word}"
-        )
-        for program in programs
-        for word, path in (cuptis | {"machine": machine_cupti()}).items()
-    }
+    parts: dict[str, Callable[[], None]] = {}
+    for program in programs:
+        for word, path in (cuptis | {"machine": machine_cupti()}).items():
+            pair = f"{program.name.removeprefix('agent_plain_')}.{word}"
+            parts[pair] = partial(records, program, path, pair)
+            parts[f"{pair}.windows"] = partial(windows, program, path, pair)
     parts["slo"] = partial(slow_step, programs[-1])
     parts["queue"] = partial(growing_queue, programs[-1])
     parts["nvml"] = clocks
@@ -91,6 +90,20 @@ def records(program: Path, cupti: Path | None, word: str) -> None:
     emit(f"agent.plain_missing.{word}", sum(map(abs, missing.values())), "records", 0,
          missing={k: n for k, n in missing.items() if n}, seen=mine.seen, drops=mine.drops,
          runtime=launched["runtime"], driver=launched["driver"], cupti=mine.cupti_version,
+         said=launched["said"])  # fmt: skip
+
+
+def windows(program: Path, cupti: Path | None, word: str) -> None:
+    """Windows one after the other, each ending in a detach, and the result of the program."""
+    launched, mine = _run(program, cupti, -1, LEVEL="windows", WINDOW_STEPS="5",
+                          WINDOW_SECONDS="0", BUDGET_PCT="100000")  # fmt: skip
+    expected = 0.0
+    for _ in range(STEPS):
+        expected = expected / 8 + 8
+    wrong = abs(launched["first"] - expected) > 1e-4
+    emit(f"agent.plain_detaches.{word}", mine.state["detaches"], "detaches",
+         windows=mine.state["windows"], wrong_results=int(wrong), drops=mine.drops,
+         whole_steps=len(whole_steps(mine)), lacking=account(mine).lacking,
          said=launched["said"])  # fmt: skip
 
 

@@ -173,6 +173,8 @@ class Account:
     """Whole steps, and what they lack."""
 
     steps: int
+    #: Kernels that whole steps lack, and those of them that no drop accounts for.
+    lacking: int
     missing: int
     #: (kernels, place in its window, steps of that window) of the first steps that lack some.
     examples: list[tuple[int, int, int]]
@@ -188,7 +190,7 @@ def account(drained: Drained) -> Account:
     """
     counts = kernels_a_step(drained)
     if len(counts) == 0:
-        return Account(0, 0, [], {})
+        return Account(0, 0, 0, [], {})
     steps = whole_steps(drained)
     windows, lack = steps["window"], np.zeros(len(counts), np.int64)
     for thread in np.unique(steps["thread_id"]):
@@ -205,4 +207,4 @@ def account(drained: Drained) -> Account:
     values, times = np.unique(counts, return_counts=True)
     common = dict(zip(values.tolist(), times.tolist(), strict=True))
     missing = max(0, int(lack.sum()) - sum(drained.drops.values()))
-    return Account(len(counts), missing, examples, common)
+    return Account(len(counts), int(lack.sum()), missing, examples, common)

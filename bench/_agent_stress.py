@@ -113,7 +113,7 @@ def _report(way: Way, watched: Worker, drain: RingDrain) -> None:
          detaches=mine.state["detaches"], bits="compared every "
          f"{STEPS_AT_ONCE} steps")  # fmt: skip
     emit(f"agent.stress_unaccounted.{way.detach}", found.missing, "records", 0,
-         whole_steps=found.steps, drops=mine.drops, examples=found.examples,
+         whole_steps=found.steps, lacking=found.lacking, drops=mine.drops, examples=found.examples,
          counts=found.counts if len(found.counts) < 9 else len(found.counts))  # fmt: skip
 
 

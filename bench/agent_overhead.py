@@ -75,7 +75,8 @@ def report_records(workers: list[Worker], drain: RingDrain) -> None:
         found = account(mine)
         missing, steps = missing + found.missing, steps + found.steps
         emit(f"agent.records.{worker.name}", mine.state["records"], "records", drops=mine.drops,
-             whole_steps=found.steps, missing=found.missing, examples=found.examples,
+             whole_steps=found.steps, missing=found.missing, lacking=found.lacking,
+             examples=found.examples,
              counts=found.counts if len(found.counts) < 9 else len(found.counts),
              **mine.state)  # fmt: skip
         kernels = int(kernels_a_step(mine).sum())
