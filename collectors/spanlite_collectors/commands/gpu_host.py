@@ -116,6 +116,7 @@ class GpuHost:
         )
         if sampler is not None:
             options.describe_gpus = sampler.gpus_of
+            options.clocks_of = sampler.clocks_of
         if pm is not None:
             options.history_of = pm.history_of
         names = tuple(args.queue_metric or (QUEUE_METRIC, *SERVER_METRICS))

@@ -1,11 +1,17 @@
 """GPU figures, from a stand-in for NVML with two GPUs, one of them in MIG mode."""
 
+import json
+import time
 from types import SimpleNamespace
 
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from ring_writer import RingWriter
+from spanlite.kinds import SpanKind
+from spanlite_collectors.agent.clocks import ClockHistory
+from spanlite_collectors.agent.measure import Measure
 from spanlite_collectors.agent.nvml import NvmlSampler
+from spanlite_collectors.agent.rows import HOST, Texts, empty
 from spanlite_collectors.agent.source import RingOptions, RingSource
 from spanlite_collectors.agent.triggers import CaptureTrigger
 from spanlite_collectors.sinks import MemorySink
@@ -122,6 +128,34 @@ def test_throttling_is_told_by_reason(nvml):
     text = text_of(sampler)
     assert 'hw_gpu_throttled{hw_id="GPU-aaa",reason="hw_thermal"} 1.0' in text
     assert 'hw_gpu_throttled{hw_id="GPU-aaa",reason="sw_power_cap"} 0.0' in text
+
+
+def test_steps_get_the_clock_of_their_gpu(nvml):
+    nvml.throttle = 0x4
+    sampler = NvmlSampler(nvml)
+    before = time.time_ns()
+    sampler.sample()
+    clocks = sampler.clocks_of({"gpu.uuid": "GPU-aaa"})
+    assert sampler.clocks_of({"gpu.uuid": "GPU-aaa,GPU-bbb"}) is None
+    assert sampler.clocks_of({}) is None
+    texts, rows = Texts(), empty(3, HOST)
+    rows["kind"], rows["start"], rows["duration"] = SpanKind.STEP, before, 5_000_000
+    rows["kind"][1] = SpanKind.NVTX_RANGE
+    rows["start"][2] -= 60_000_000_000  # long before the reading
+    rows["attributes"] = texts.code('{"step":4}')
+    Measure(lambda resource: None, {}, lambda resource: clocks)(rows, texts)
+    said = [json.loads(texts.text(code)) for code in rows["attributes"].tolist()]
+    assert said[0] == {"step": 4, "gpu.sm_clock_mhz": 1980, "gpu.throttled": "sw_power_cap"}
+    assert said[1] == said[2] == {"step": 4}
+
+
+def test_old_readings_of_a_clock_are_forgotten():
+    history, second = ClockHistory(), 1_000_000_000
+    for number in range(200):
+        history.add(number * second, 1980 - number, "")
+    assert history.around(100 * second, 101 * second) == {}
+    assert history.around(150 * second, 150 * second) == {"gpu.sm_clock_mhz": 1830}
+    assert history.around(198 * second + 1, 300 * second) == {"gpu.sm_clock_mhz": 1781}
 
 
 def test_a_gpu_that_begins_to_throttle_opens_a_window_once_a_minute(nvml, tmp_path):
