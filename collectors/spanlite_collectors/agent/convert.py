@@ -159,8 +159,7 @@ class Converter:
         rows["name"] = self._codes(
             records["name"], lambda number: demangled(self._strings.text(number))
         )
-        for column in LAUNCH_COLUMNS:
-            rows[column] = records[column]
+        _block(rows)[:] = _block(records)
         rows["local_bytes"] = records["local_bytes_per_thread"]
         return rows
 
@@ -290,6 +289,17 @@ class Converter:
             values |= self._samples.pop(int(records["id"][row]), {})
             if values:
                 rows["attributes"][row] = self._texts.code(to_json(values))
+
+
+def _block(rows: Rows) -> Rows:
+    """The launch columns, side by side in records and rows, as one. Shape (n, columns)."""
+    first = rows.dtype.fields[LAUNCH_COLUMNS[0]][1]  # type: ignore[index]
+    words = len(LAUNCH_COLUMNS)
+    one = np.dtype(
+        {"names": ["all"], "formats": [("u4", words)], "offsets": [first],
+         "itemsize": rows.dtype.itemsize}
+    )  # fmt: skip
+    return rows.view(one)["all"]
 
 
 def _from_json(text: str) -> dict[str, Any]:

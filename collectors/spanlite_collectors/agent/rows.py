@@ -33,7 +33,8 @@ HOST = np.dtype(
         ("trace_high", "u8"),
         ("parent_span", "u8"),
         ("own_span", "u8"),
-    ]
+    ],
+    align=True,
 )
 
 #: Kernels, copies, graphs and waits: what a call started.
@@ -56,7 +57,8 @@ DEVICE = np.dtype(
         ("window", "u4"),
         ("local_bytes", "u4"),  # of local memory a thread: what spilled, and arrays
         *[(name, "u4") for name in LAUNCH_COLUMNS],
-    ]
+    ],
+    align=True,
 )
 
 
