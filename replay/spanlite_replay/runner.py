@@ -92,7 +92,7 @@ def _run(
     first_ns = int(due_ns[0] - plan.due_ns[0])
     start_ns = clock.now_ns() + max(ahead_ns, LEAD_NS)
     if isinstance(target, Timed):
-        target.begin_at(start_ns)
+        target.begin_at(start_ns, stop)
     origin_ns = start_ns + first_ns
     return pace(due_ns, launch, clock, pacing, origin_ns, stop)
 

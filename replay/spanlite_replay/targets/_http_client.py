@@ -127,14 +127,13 @@ class _Client:
         loop, ended = asyncio.get_running_loop(), asyncio.Event()
 
         def read() -> None:
-            while not ended.is_set() and self.orders.poll():
+            while self.orders.poll():
                 try:
                     told = self.orders.recv_bytes()
                 except (EOFError, OSError):
                     os._exit(1)  # the parent is gone, and nobody waits for what comes
                 if told in (END, STOP):
                     self._end(told)
-                    loop.remove_reader(self.orders.fileno())
                     ended.set()
                 else:
                     self._obey(told)
@@ -182,6 +181,9 @@ class _Client:
                 if response.status != 200:
                     request.how = f"HTTP {response.status}"
                     return
+                if response.content_type != "text/event-stream":
+                    request.how = "an answer that is no stream"
+                    return
                 await self._read(response.content, request)
                 if not request.how:
                     request.how = OK if request.is_finished else "the answer was cut off"
@@ -228,6 +230,7 @@ class _Client:
             text = (choice.get("delta") or {}).get("content") if self.job.is_chat else None
             if text or choice.get("text") or (choice.get("delta") or {}).get("reasoning_content"):
                 request.pieces_ns.append(now_ns)
+            request.is_finished |= bool(choice.get("finish_reason"))
         if usage := event.get("usage"):
             request.input_tokens = int(usage.get("prompt_tokens", -1))
             request.output_tokens = int(usage.get("completion_tokens", -1))

@@ -86,7 +86,12 @@ def _attributes(plan: Plan, row: I64) -> list[str | None]:
 
 def _told(text: str | None) -> tuple[int, int, list[int]]:
     """(input tokens, output tokens, ids of blocks); -1 where it is not said."""
-    attributes = json.loads(text) if text else {}
+    try:
+        attributes = json.loads(text) if text else {}
+    except ValueError:
+        attributes = {}
+    if not isinstance(attributes, dict):
+        attributes = {}
     blocks = attributes.get(BLOCKS_KEY)
     if not isinstance(blocks, list) or not all(type(one) is int for one in blocks):
         blocks = []

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from spanlite_replay.pacing import Stop
 from spanlite_replay.plan import Plan
 
 if TYPE_CHECKING:
@@ -57,8 +58,11 @@ class Outcome:
 class Timed(Protocol):
     """A target that needs to know when events are due by its own clock."""
 
-    def begin_at(self, origin_ns: int) -> None:
-        """The plan's first event is due then, on CLOCK_MONOTONIC. Before the first `launch`."""
+    def begin_at(self, origin_ns: int, stop: Stop) -> None:
+        """The plan's first event is due then, on CLOCK_MONOTONIC. Before the first `launch`.
+
+        `stop`: Ctrl-C asks for it, also while `drain` waits.
+        """
         ...
 
 

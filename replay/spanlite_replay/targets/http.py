@@ -25,6 +25,7 @@ import numpy as np
 import numpy.typing as npt
 from spanlite.errors import ServiceError, SpanLiteError, UsageError
 
+from spanlite_replay.pacing import Stop
 from spanlite_replay.plan import Plan
 from spanlite_replay.targets import _http_client
 from spanlite_replay.targets._http_client import Job, Seen
@@ -72,6 +73,12 @@ class Server:
         if self.api == "chat" and self.ids:
             raise UsageError("chat takes a text, no token ids: leave --prompt ids out")
 
+    @property
+    def shown_url(self) -> str:
+        """Without a name and password."""
+        parts = urlsplit(self.url)
+        return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
+
 
 @dataclass
 class _Client:
@@ -99,6 +106,7 @@ class HttpTarget:
         self._clients: list[_Client] = []
         self._origin_ns = 0
         self._to_unix_ns = 0
+        self._interrupt = Stop()
         self._launched = np.zeros(0, dtype=np.bool_)  # events of the plan
 
     def prepare(self, plan: Plan, events: I64) -> npt.NDArray[np.bool_]:
@@ -119,7 +127,6 @@ class HttpTarget:
             self._clients.append(_Client(process, mine))
         for client in self._clients:
             self._wait_ready(client)
-        self._open = int(self._requests.supported.sum())
         self._launched = np.zeros(len(plan), dtype=np.bool_)
         return self._requests.supported
 
@@ -155,12 +162,16 @@ class HttpTarget:
         self._stop()
         raise ServiceError("a client process of the replay did not start; see the lines above")
 
-    def begin_at(self, origin_ns: int) -> None:
+    def begin_at(self, origin_ns: int, stop: Stop) -> None:
         """The plan's first event is due then, on CLOCK_MONOTONIC."""
-        self._origin_ns = origin_ns
+        self._origin_ns, self._interrupt = origin_ns, stop
         self._to_unix_ns = time.time_ns() - time.monotonic_ns()
+        self._tell(_http_client.GO + struct.pack("<q", origin_ns))
+
+    def _tell(self, word: bytes) -> None:
         for client in self._clients:
-            client.orders.send_bytes(_http_client.GO + struct.pack("<q", origin_ns))
+            with suppress(OSError):  # it died: `drain` says so
+                client.orders.send_bytes(word)
 
     def launch(self, events: I64) -> None:
         """Tell the clients, in turns."""
@@ -179,19 +190,27 @@ class HttpTarget:
                     client.orders.send_bytes(mine[begin : begin + _ORDER].astype("<i4").tobytes())
 
     def drain(self) -> Outcome:
-        """Wait for the answers to what was sent."""
-        launched = int(self._launched.sum())
+        """Wait for the answers to what was sent; after Ctrl-C, later requests of a trace are not
+        sent any more."""
         if self.on_wait is not None:
-            self.on_wait(launched)
-        word = _http_client.END if launched == self._open else _http_client.STOP
+            self.on_wait(int(self._launched.sum()))
         try:
-            for client in self._clients:
-                with suppress(BrokenPipeError):
-                    client.orders.send_bytes(word)
-            parts = [seen for client in self._clients if (seen := _result(client)) is not None]
+            self._tell(_http_client.END)
+            parts = [seen for one in self._clients if (seen := self._result(one)) is not None]
         finally:
             self._stop()
         return self._outcome(joined(parts) if parts else None, len(self._clients) - len(parts))
+
+    def _result(self, client: _Client) -> Seen | None:
+        """What a client saw; None where it died. In short turns, so that Ctrl-C is answered."""
+        while True:
+            try:
+                if client.orders.poll(0.2):
+                    return client.orders.recv()  # type: ignore[no-any-return]
+            except (EOFError, OSError):
+                return None
+            if self._interrupt.requested:
+                self._tell(_http_client.STOP)
 
     def _stop(self) -> None:
         for client in self._clients:
@@ -210,15 +229,18 @@ class HttpTarget:
         if seen is None:
             return Outcome(failed=failed, facts=facts, why=why)
         intended = self._origin_ns + requests.due_ns[seen.request]
-        url = self.server.url
+        url = self.server.shown_url
         if self.out is not None and len(seen.request):
             spans = spans_of_requests(
                 self._plan, requests, seen, intended, self._to_unix_ns, self.replay_id, url
             )
             facts["spans"] = _written(spans, self.out)
         told = figures(seen, requests, self._origin_ns, url, self._model)
-        if told.failed_why and not why:
-            why = "; ".join(f"{word}: {count:,}" for word, count in told.failed_why.items())
+        reasons = {**told.failed_why}
+        if not dead and (unsent := int(self._launched[requests.event].sum()) - len(seen.request)):
+            reasons["not due yet at the interrupt"] = unsent
+        if reasons and not why:
+            why = "; ".join(f"{word}: {count:,}" for word, count in reasons.items())
         return Outcome(failed=failed, facts=facts, why=why, requests=told)
 
 
@@ -229,16 +251,6 @@ def _written(spans: Spans, out: Path) -> str:
     except (OSError, SpanLiteError) as error:
         return f"not written: {error}"
     return str(out)
-
-
-def _result(client: _Client) -> Seen | None:
-    """What a client saw; None where it died. In short turns, so that Ctrl-C is answered."""
-    while True:
-        try:
-            if client.orders.poll(0.2):
-                return client.orders.recv()  # type: ignore[no-any-return]
-        except (EOFError, OSError):
-            return None
 
 
 async def find_model(server: Server) -> str:
@@ -257,20 +269,26 @@ async def find_model(server: Server) -> str:
     except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
         detail = str(error) or f"nothing for {CONNECT_S:g} s"
         raise ServiceError(
-            f"no server answers at {server.url} ({detail}); `spanlite testserver` starts one here"
+            f"no server answers at {server.shown_url} ({detail}); "
+            "`spanlite testserver` starts one here"
         ) from None
     if status in (401, 403):
-        raise ServiceError(f"{url} answers {status}: name the key's variable with --api-key-env")
+        raise ServiceError(
+            f"{server.shown_url} answers {status}: name the key's variable with --api-key-env"
+        )
     names = _model_names(text) if status == 200 else []
     if not names and server.model is not None:
         return server.model  # a server without a list of models
     if not names:
-        raise UsageError(f"{url} names no models (HTTP {status}): give --model")
+        raise UsageError(
+            f"{server.shown_url} names no models (HTTP {status}): is it the address of the API, "
+            "such as http://HOST:8000/v1? Else give --model"
+        )
     if server.model is None and len(names) == 1:
         return names[0]
     if server.model not in names:
         told = "give --model" if server.model is None else f"it has no '{server.model}'"
-        raise UsageError(f"{server.url} serves {', '.join(names[:20])}: {told}")
+        raise UsageError(f"{server.shown_url} serves {', '.join(names[:20])}: {told}")
     return str(server.model)
 
 

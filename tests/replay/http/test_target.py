@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -12,13 +13,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from spanlite.archive.reader import ArchiveReader
 from spanlite.errors import ServiceError, UsageError
 from spanlite.timewindow import ALL_TIME
 from spanlite_replay.pacing import MIN_SPIN_NS, Pacing
-from spanlite_replay.plan import Plan
+from spanlite_replay.plan import Plan, PlanSettings, build_plan
+from spanlite_replay.recording import Recording
 from spanlite_replay.report import Report
 from spanlite_replay.respan import IdMap
 from spanlite_replay.runner import run_plan
@@ -29,7 +32,7 @@ from spanlite_replay.testserver.server import Faults, Running, running
 Run = Callable[..., tuple[int, str, str]]
 Plans = Callable[..., Plan]
 PACING = Pacing(spin_ns=MIN_SPIN_NS)
-MS = 1_000_000
+HOUR, MS = 1_796_108_400_000_000_000, 1_000_000
 
 
 @pytest.fixture(scope="module")
@@ -136,6 +139,30 @@ def test_a_client_that_dies_is_told(make_requests: Plans, server: Running) -> No
     assert "1 of 1 client processes ended early" in report.why_failed
 
 
+def test_later_requests_of_a_trace(make_rows: Callable[..., pa.Table], server: Running) -> None:
+    usage = '{"gen_ai.usage.input_tokens":3,"gen_ai.usage.output_tokens":2}'
+    rows = [
+        {"trace": trace, "start_ns": HOUR + at * MS, "duration_ns": MS, "kind": "request"}
+        | {"attributes": usage}
+        for trace, at in ((1, 0), (1, 120), (2, 60), (2, 9_000_000))
+    ]
+    plan = build_plan(Recording.from_table(make_rows(rows)), PlanSettings(unit="request"))
+    target = HttpTarget(Server(server.url), "r1")
+    before = len(server.api.engine.served)
+
+    def waiting(launched: int) -> None:
+        while len(server.api.engine.served) < before + 3:
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    target.on_wait = waiting
+    report = run_plan(plan, target, PACING)
+    told = report.requests
+    assert told is not None and told.requests == told.succeeded == 3
+    assert report.fates["failed"].events == 1
+    assert report.why_failed == "not due yet at the interrupt: 1"
+
+
 def test_where_results_may_go(tmp_path: Path) -> None:
     server = Server("http://x/v1")
     (tmp_path / "kept" / "ledger").mkdir(parents=True)
@@ -153,6 +180,7 @@ def test_where_results_may_go(tmp_path: Path) -> None:
     [
         ({"url": "http://127.0.0.1:1/v1"}, "no server answers at http://127.0.0.1:1/v1"),
         ({"model": "other"}, "serves m: it has no 'other'"),
+        ({"url": "http://me:secret@127.0.0.1:1/v1"}, "no server answers at http://127.0.0.1:1/v1"),
         ({"url": "ftp://x"}, "no address"),
         ({"api": "chat"}, "a text"),
     ],
