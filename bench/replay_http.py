@@ -63,7 +63,7 @@ def main() -> None:
         "--prefill",
         "1e9",
     ]
-    command = [sys.executable, "-m", "spanlite.cli", "testserver", *flags]
+    command = [sys.executable, "-m", "spanlite_replay.testserver", *flags]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
         try:
             assert child.stdout is not None
