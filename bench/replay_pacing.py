@@ -35,7 +35,7 @@ GOAL_DRIFT_US_PER_S = 1.0
 #: What is compared under one schedule.
 TURNS = {"constant": ("ours", "aiperf", "asyncio"), "poisson": ("ours", "loadgen")}
 #: Events a second: rounds, seconds each.
-FULL = {100_000: (3, 3.0), 10_000: (1, 2.0), 1_000: (1, 1.0)}
+FULL = {100_000: (3, 2.5), 10_000: (1, 2.0), 1_000: (1, 1.0)}
 QUICK = {100_000: (2, 1.0), 10_000: (1, 1.0)}
 
 
