@@ -222,6 +222,8 @@ def run(args: argparse.Namespace, folder: Path) -> None:
     if not args.no_sampling:
         sample(problem, folder, rows)
     about = surroundings() | {"size": args.size, "depth": DEPTH, "group": GROUP}
+    path = TABLES / "lab_beforeafter.json"
+    path.write_text(json.dumps({"about": about, "steps": rows}, indent=1) + "\n")
     if not args.no_ncu:
         del expected
         try:
@@ -233,7 +235,6 @@ def run(args: argparse.Namespace, folder: Path) -> None:
                 file.write(text.encode())
         except (RuntimeError, subprocess.TimeoutExpired):
             traceback.print_exc()
-    path = TABLES / "lab_beforeafter.json"
     path.write_text(json.dumps({"about": about, "steps": rows}, indent=1) + "\n")
     print(path)
 
