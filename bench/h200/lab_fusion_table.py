@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -36,6 +37,7 @@ GRAPH_NS, ROUNDS = 200_000, 7
 #: Times of a shape that vary more than this (median over its ways) are taken once more.
 MOST_SPREAD = 0.08
 CHECKED_ROWS = 48
+KEPT_EVERY = 25
 ACTIVATION_ROWS, ACTIVATION_WIDTH = 4, 512
 #: Of the whole output against FP64. bf16 rounds to 2^-9; cuBLAS's own is 2e-3 to 4e-3.
 MOST_ERROR = 1.2e-2
@@ -447,6 +449,8 @@ def run(args: argparse.Namespace) -> list[dict[str, float]]:
         rows += new
         done += 1
         print(told(shape, new), flush=True)
+        if done % KEPT_EVERY == 0:
+            keep(rows)
     took = time.monotonic() - start
     spent = ", ".join(f"{what} {seconds:.1f}" for what, seconds in SPENT.most_common())
     print(f"{done} shapes, {len(rows)} candidates in {took:.1f} s: {spent}", flush=True)
@@ -479,6 +483,12 @@ def main() -> None:
         return
     wrong = [r for r in rows if not r["error"] <= MOST_ERROR]
     print(f"{len(wrong)} outputs differ from FP64 by more than {MOST_ERROR:g}")
+    path = keep(rows)
+    print(f"{len(rows)} rows in {path}, {path.stat().st_size:,} bytes")
+
+
+def keep(rows: list[dict[str, float]]) -> Path:
+    """Write the table as far as it goes."""
     columns = {
         key: np.array([row[key] for row in rows], np.int64 if whole else np.float32)
         for key, whole in ((k, isinstance(v, int)) for k, v in rows[0].items())
@@ -491,8 +501,7 @@ def main() -> None:
         "most_error": MOST_ERROR,
         "rounds": ROUNDS,
     }
-    path = save("lab_fusion", columns, about)
-    print(f"{len(rows)} rows in {path}, {path.stat().st_size:,} bytes")
+    return save("lab_fusion", columns, about)
 
 
 if __name__ == "__main__":
