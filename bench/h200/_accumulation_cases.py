@@ -32,15 +32,17 @@ class Accumulation:
         """The CUDA kernel's name."""
         return f"dot_{self.inputs.name}_{self.sums.name}_{self.order.split(':')[0]}"
 
-    def given(self, seed: int) -> tuple[np.ndarray, np.ndarray]:
-        """Rows of both sides, shape (SUMS, LENGTH): signs and exponents vary, so sums cancel."""
-        random = np.random.default_rng(seed)
-        shape = (SUMS, LENGTH)
-        made = [
-            random.standard_normal(shape) * 2.0 ** random.integers(-5, 5, shape) for _ in range(2)
-        ]
-        a, b = (to_bits(values.astype(np.float32), self.inputs) for values in made)
-        return a, b
+    def given(self, seed: int, count: int = SUMS) -> tuple[np.ndarray, np.ndarray]:
+        """Rows of both sides, shape (count, LENGTH): signs and exponents vary, so sums cancel.
+
+        Fewer rows are the first of more.
+        """
+        made, shape = [], (count, LENGTH)
+        for side in range(2):
+            numbers, powers = (np.random.default_rng([seed, side, part]) for part in range(2))
+            values = numbers.standard_normal(shape) * 2.0 ** powers.integers(-5, 5, shape)
+            made.append(to_bits(values.astype(np.float32), self.inputs))
+        return made[0], made[1]
 
     def emulate(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
         """What the emulator says, shape (SUMS,)."""

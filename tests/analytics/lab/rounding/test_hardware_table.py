@@ -118,7 +118,7 @@ def in_single_precision(case: sums.Accumulation, a: np.ndarray, b: np.ndarray) -
     ids=lambda case: case.order,
 )
 def test_orders_of_sums(case: sums.Accumulation) -> None:
-    a, b = (x[:50] for x in case.given(seed=5))
+    a, b = case.given(seed=5, count=50)
     right = in_single_precision(case, a, b)
     row = judged_sums(case, a, b, right)
     assert (row["sums"], row["terms"], row["mismatches"]) == (50, sums.LENGTH, 0)
@@ -126,6 +126,12 @@ def test_orders_of_sums(case: sums.Accumulation) -> None:
     bad[7] ^= 1
     row = judged_sums(case, a, b, bad)
     assert row["mismatches"] == 1 and row["examples"][0]["row"] == 7
+
+
+def test_fewer_sums_are_the_first_of_more() -> None:
+    case = sums.ACCUMULATIONS[5]
+    for few, more in zip(case.given(3, 20), case.given(3, 90), strict=True):
+        assert (few == more[:20]).all()
 
 
 def test_every_order_has_a_kernel() -> None:
