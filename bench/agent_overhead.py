@@ -34,7 +34,6 @@ from bench._agent_turns import (
     ROOT,
     WARM_UP_STEPS,
     Worker,
-    all_at_once,
     start,
     take_turns,
 )
@@ -55,7 +54,7 @@ LEVELS: dict[str, dict[str, str] | None] = {
 }
 #: The first two hold the goals: they get the most rounds, and the others leave out some levels.
 WORKLOADS = ("graphs", "graphs_600us", "eager", "compiled", "cupy", "graphs_s4", "graphs_s8")
-LEFT_OUT = ("windows_attached", "nothing_again")
+LEFT_OUT = {"windows_attached", "nothing_again"}
 PARTS = ("clock", "plain", "stress", "attribution", "overhead")
 
 
@@ -173,13 +172,22 @@ def levels_of(args: argparse.Namespace) -> dict[str, dict[str, str] | None]:
 
 
 def build(workers: list[Worker], workload: str) -> bool:
-    """Build and warm up a load in all processes; False where one cannot."""
-    try:
-        all_at_once(workers[:1], run=workload, steps=3)  # compiles, for all of them
-        all_at_once(workers, run=workload, steps=WARM_UP_STEPS)
-    except RuntimeError as error:
-        emit(f"agent.load_failed.{workload}", 1, "failures", 0, error=str(error))
-        return False
+    """Build and warm up a load in all processes; False where the first cannot.
+
+    A process that cannot is left out from then on.
+    """
+    for group, steps in ((workers[:1], 3), (workers[:], WARM_UP_STEPS)):  # the first compiles
+        for worker in group:
+            worker.ask(run=workload, steps=steps)
+        for worker in group:
+            try:
+                worker.answer()
+            except RuntimeError as error:
+                emit(f"agent.load_failed.{worker.name}.{workload}", 1, "failures", 0,
+                     error=str(error))  # fmt: skip
+                if worker is workers[0]:
+                    return False
+                workers.remove(worker)
     print(f"{time.strftime('%T')} {workload} is built", file=sys.stderr, flush=True)
     return True
 
@@ -187,6 +195,7 @@ def build(workers: list[Worker], workload: str) -> bool:
 def overhead(args: argparse.Namespace) -> None:
     """The interleaved comparison."""
     ends = time.monotonic() + args.until
+    variants = [variant.partition("=")[0] for variant in args.variant]
     with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
         drain = RingDrain(Path(folder))
         workers = [
@@ -203,7 +212,7 @@ def overhead(args: argparse.Namespace) -> None:
                 emit(f"agent.load_left_out.{workload}", 1, "loads", note="out of time")
                 continue
             rounds = args.rounds if place < 2 else max(2, args.rounds // 4)
-            mine = [w for w in workers if place < 2 or w.name not in LEFT_OUT]
+            mine = [w for w in workers if place < 2 or w.name not in LEFT_OUT | set(variants)]
             take_turns(mine, workload, rounds, args.seconds, ends)
             report_costs(mine, workload)
             workers[0].ask(run=workload, steps=1)

@@ -5,10 +5,14 @@
 # while the processes of the comparison build their loads; then the clock and the table of costs,
 # with nothing else running. Each line is printed as it is measured, so a run that is cut off keeps
 # what it has. Needs the built agent, PyTorch and CuPy.
-#   bench/h200/agent_batch.sh [SECONDS [FOLDER]]     FOLDER: of build_agent_plain.sh
+#   bench/h200/agent_batch.sh [SECONDS [FOLDER [OPTION...]]]
+# FOLDER: of build_agent_plain.sh; OPTION: of the comparison, `--rounds 20` by default
 set -uo pipefail
 cd "$(dirname "$0")/../.."
 limit=${1:-180} plain=${2:-}
+shift $(($# < 2 ? $# : 2))
+choice=("$@")
+[ $# -gt 0 ] || choice=(--rounds 20)
 export PYTHONPATH=proto:collectors:replay:analytics:.${PYTHONPATH:+:$PYTHONPATH}
 export OUT=${OUT:-$(mktemp -d)}
 work=$(mktemp -d)
@@ -18,10 +22,10 @@ bench() { # SECONDS ARGUMENT...
   shift
   timeout -k 5 "$most" python3 -u -m bench.agent_overhead "$@" 2>>"$OUT/agent_batch.err"
 }
-bench "$limit" --parts overhead --rounds 20 --seconds 0.15 --until $((limit - 14)) --after "$work/go" >"$work/costs" &
+bench "$limit" --parts overhead "${choice[@]}" --seconds 0.15 --until $((limit - 14)) --after "$work/go" >"$work/costs" &
 costs=$!
 counted=()
-bench $((limit * 2 / 5)) --parts stress --windows 1100 --stress-seconds $((limit * 3 / 10)) &
+bench $((limit * 2 / 5)) --parts stress --windows 1050 --stress-seconds $((limit * 3 / 10)) &
 counted+=($!)
 bench 60 --parts attribution &
 counted+=($!)
