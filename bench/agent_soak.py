@@ -25,6 +25,7 @@ import time
 import urllib.request
 from collections import Counter
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,8 @@ SLO_MS = 40
 WINDOW_SECONDS = 10
 #: Memory is judged after so many seconds: rings are touched and pools are full by then.
 SETTLED_S = 90
+#: What a process left in its ring is read within this.
+DRAIN_S = 30
 SPANLITE = [sys.executable, "-m", "spanlite.cli"]
 
 
@@ -122,6 +125,11 @@ class Watch(threading.Thread):
         self.join()
 
 
+def note(text: str) -> None:
+    """Say on stderr how far it is."""
+    print(f"{time.strftime('%H:%M:%S')} {text}", file=sys.stderr, flush=True)
+
+
 def start_daemon(folder: Path, stand_in: bool) -> tuple[subprocess.Popen[str], str, list[str]]:
     """The real command; its metrics page, and what it says."""
     more = ["--no-nvml"] if stand_in else ["--pm-sampling"]
@@ -195,7 +203,8 @@ def drive(
     if server.poll() is None:
         codes.append(capture(folder, "--level", "ranges"))
         levels.append(("ranges", time.time_ns()))
-    server.wait(seconds + 120)
+    note("waiting for the server's end")
+    server.wait(60)
     return levels, codes
 
 
@@ -229,9 +238,13 @@ def soak(args: argparse.Namespace, folder: Path) -> int:
         capture(folder, "--level", "ranges", "--step-slo-ms", str(SLO_MS))
         watched = [Process(server.pid), Process(daemon.pid)]
         watch = Watch(watched, page)
+        note("server ready")
         levels, codes = drive(folder, server, args.seconds, args.switch)
-        while list((folder / "rings").glob("*.ring")) and daemon.poll() is None:
+        note("server ended")
+        until = time.monotonic() + DRAIN_S
+        while list((folder / "rings").glob("*.ring")) and time.monotonic() < until:
             time.sleep(0.2)
+        note("ring read to its end")
         watch.read_page()
         watch.stop()
     finally:
@@ -239,12 +252,9 @@ def soak(args: argparse.Namespace, folder: Path) -> int:
             server.kill()
         daemon.send_signal(signal.SIGTERM)
         daemon.wait(60)
+        note("daemon ended")
     emit("agent.soak_exit_codes", server.returncode + daemon.returncode + sum(codes), "sum", 0)
-    began = time.monotonic()
-    files = sorted((folder / "spool").rglob("*.spool"))
-    found = judging.judge(files, min(12, os.cpu_count() or 1))
-    emit("agent.soak_judge_s", time.monotonic() - began, "s", files=len(files))
-    return Report(folder, args, levels, watched, watch, found, said).all()
+    return Report(folder, args, levels, watched, watch, said).all()
 
 
 class Report:
@@ -257,11 +267,10 @@ class Report:
         levels: list[tuple[str, int]],
         watched: list[Process],
         watch: Watch,
-        found: judging.Findings,
         said: list[str],
     ) -> None:
         self.args, self.levels, self.watched = args, levels, watched
-        self.watch, self.found, self.said = watch, found, said
+        self.watch, self.said, self._folder = watch, said, folder
         steps = np.load(folder / "steps.npz")
         self.start, self.duration, self.kind = steps["start"], steps["duration"], steps["kind"]
         told = json.loads((folder / "events.json").read_text())
@@ -271,8 +280,8 @@ class Report:
     def all(self) -> int:
         """All of them; how many goals were missed."""
         for part in (
-            self.rates, self.cost, self.memory, self.ledger, self.completeness, self.stages,
-            self.counters, self.nvml, self.triggers,
+            self.memory, self.cost, self.nvml, self.sampler, self.rates, self.ledger,
+            self.completeness, self.stages, self.counters, self.triggers, self.told_cost,
         ):  # fmt: skip
             try:
                 part()
@@ -281,6 +290,17 @@ class Report:
                 emit(f"agent.soak_failed.{part.__name__}", 1, "failures", 0,
                      error=f"{type(error).__name__}: {error}"[:300])  # fmt: skip
         return self.missed
+
+    @cached_property
+    def found(self) -> judging.Findings:
+        """What the spool holds; reading it takes a while, so the figures without it come first."""
+        note("reading the spool")
+        began = time.monotonic()
+        files = sorted((self._folder / "spool").rglob("*.spool"))
+        found = judging.judge(files, min(14, os.cpu_count() or 1))
+        emit("agent.soak_judge_s", time.monotonic() - began, "s", files=len(files),
+             bytes=sum(path.stat().st_size for path in files))  # fmt: skip
+        return found
 
     def say(self, metric: str, value: float, unit: str, goal: float | None = None,
             at_least: bool = False, **more: Any) -> None:  # fmt: skip
@@ -340,6 +360,9 @@ class Report:
                 self.say(f"soak_cost_pct.{level}", (means[level] / means["ranges"] - 1) * 100, "%",
                          median=round((medians[level] / medians["ranges"] - 1) * 100, 2),
                          p99=round((tails[level] / tails["ranges"] - 1) * 100, 2))  # fmt: skip
+
+    def told_cost(self) -> None:
+        """What the agent itself says that windows cost."""
         windows = sorted(self.found.windows.items())
         told = [w.cost_ppm / 1e4 for _, w in windows if w.level == "windows" and w.cost_ppm]
         if told:
@@ -448,8 +471,8 @@ class Report:
         self.say("soak_kernel_names_missed", len(never), "names", 0,
                  of=len(self.found.names["continuous"]), which=sorted(never)[:3])  # fmt: skip
 
-    def counters(self) -> None:
-        """PM sampling: figures of the steps, and what it costs."""
+    def sampler(self) -> None:
+        """What PM sampling costs."""
         if self.args.stand_in:
             return
         samples, busy = (self.watch.value(f"spanlite_pm_{w}_total") for w in
@@ -458,6 +481,11 @@ class Report:
         self.say("soak_pm_cores", busy / seconds, "cores", 0.1,
                  samples_per_s=round(samples / seconds),
                  overflows=self.watch.value("spanlite_pm_overflows_total"))  # fmt: skip
+
+    def counters(self) -> None:
+        """PM sampling: figures of the steps."""
+        if self.args.stand_in:
+            return
         have = sum(figures for *_, figures in self.found.steps)
         self.say("soak_steps_with_counters_pct", 100 * have / max(len(self.found.steps), 1), "%")
         for name, values in sorted(self.found.pm.items()):
