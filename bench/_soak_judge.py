@@ -7,6 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -182,7 +183,8 @@ def findings_of(path: Path) -> Findings:
 def judge(files: list[Path], processes: int) -> Findings:
     """What all files say."""
     total = Findings()
-    with ProcessPoolExecutor(processes) as pool:
+    # Not forked: this process has had threads.
+    with ProcessPoolExecutor(processes, get_context("spawn")) as pool:
         for found in pool.map(findings_of, files):
             total.add(found)
     return total
