@@ -21,6 +21,8 @@ from spanlite_collectors.agent.pm import METRICS
 U64 = npt.NDArray[np.uint64]
 #: What a kernel has whose layer and stage are not known.
 UNKNOWN = "(unknown)"
+#: A step that takes so long only waits.
+IDLE_STEP_NS = 50_000_000
 
 
 @dataclass
@@ -54,6 +56,8 @@ class Findings:
     #: Of steps: trace, start, number, covered, has figures of counters.
     steps: list[tuple[int, int, int, bool, bool]] = field(default_factory=list)
     pm: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+    #: GPU activity during steps that only waited.
+    idle_active: list[float] = field(default_factory=list)
     flags: Counter[str] = field(default_factory=Counter)
     payload_bytes: int = 0
 
@@ -65,6 +69,7 @@ class Findings:
         self.payload_bytes += other.payload_bytes
         self.kernels += other.kernels
         self.steps += other.steps
+        self.idle_active += other.idle_active
         for key, rows in other.numbers.items():
             self.numbers[key] += rows
         for level, stages in other.stage_ns.items():
@@ -139,6 +144,7 @@ class Findings:
     def _steps(self, view: BatchView, step: npt.NDArray[np.bool_]) -> None:
         at = np.flatnonzero(step)
         low, start = view.column("trace_id_low"), view.column("start_ns")
+        duration = view.column("duration_ns")
         attributes, strings = view.column("attributes"), view.strings
         for row in at.tolist():
             code = int(attributes[row])
@@ -147,6 +153,8 @@ class Findings:
             for name in METRICS:
                 if name in said and len(self.pm[name]) < 20_000:
                     self.pm[name].append(said[name])
+            if figures and duration[row] >= IDLE_STEP_NS:
+                self.idle_active.append(said["gpu.active_pct"])
             covered = bool(said.get("capture.covered"))
             self.steps.append(
                 (int(low[row]), int(start[row]), int(said.get("step", -1)), covered, figures)

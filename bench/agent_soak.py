@@ -491,6 +491,10 @@ class Report:
         for name, values in sorted(self.found.pm.items()):
             quartiles = [round(float(q), 2) for q in np.percentile(values, [25, 75])]
             self.say(f"soak_counter.{name}", float(np.median(values)), "%", quartiles=quartiles)
+        idle = self.found.idle_active
+        if idle:  # counters and spans are of one clock where these are idle and the rest is not
+            self.say("soak_counter_of_waiting_steps.gpu.active_pct", float(np.median(idle)), "%",
+                     most=max(idle), steps=len(idle))  # fmt: skip
 
     def nvml(self) -> None:
         """Series that were on the page."""
