@@ -69,9 +69,11 @@ def chosen(only: str) -> dict[Path, list[Launched]]:
     return picked
 
 
-def is_for(tool: str, kernel: Launched) -> bool:
-    """Racecheck cannot say anything of a barrier that half of the threads wait at for ever."""
-    return tool == "synccheck" or kernel.verdict != "divergent-barrier"
+def is_for(tool: str, kernel: Launched, beside: list[Launched]) -> bool:
+    """Synccheck: files about barriers. Racecheck: all that end, which faulty barriers need not."""
+    if tool == "synccheck":
+        return any(k.verdict == "divergent-barrier" for k in beside)
+    return kernel.verdict != "divergent-barrier"
 
 
 def compile_program(path: Path, kernels: list[Launched], folder: Path, nvcc: str) -> Path:
@@ -106,6 +108,8 @@ def ask(asked: Asked, sanitizer: str, end: float) -> Asked:
         if hung and asked.found[ran[-1]].ended == "not run":
             asked.found[ran[-1]].ended = "hangs"
         left = left[len(ran) :]
+    said = {name: (v.errors, v.warnings, v.ended) for name, v in asked.found.items()}
+    print(f"{asked.program.name} {asked.tool}: {said}", flush=True)
     return asked
 
 
@@ -178,7 +182,7 @@ def main() -> None:
             Asked(program, tool, names)
             for program, kernels in zip(programs, picked.values(), strict=True)
             for tool in TOOLS
-            if (names := [k.name for k in kernels if is_for(tool, k)])
+            if (names := [k.name for k in kernels if is_for(tool, k, kernels)])
         ]
         asked = list(pool.map(lambda one: ask(one, args.sanitizer, end), asked))
     rows = table_of(picked, asked)

@@ -1,6 +1,6 @@
 """Run docs/examples/scan on the GPU, kill one scan and resume it, and keep what was fastest.
 
-python3 -m bench.h200.lab_scan_table [--smoke] [--only NAME]
+python3 -m bench.h200.lab_scan_table [--smoke] [--only NAME,NAME] [--add]
 
 Needs CuPy, torch, Triton, nvcc, and of our dependencies rich, PyYAML, pyarrow, matplotlib and
 scikit-learn. First each built-in kernel is compared with a reference in double precision.
@@ -23,6 +23,7 @@ from typing import Any
 from bench.h200._device import TABLES, surroundings
 from bench.h200._side_door import ROOT
 
+TABLE = TABLES / "lab_scan.json"
 EXAMPLES = ROOT / "docs" / "examples" / "scan"
 #: Scans in order; the second is killed once it has so many rows, the last has the first's journal's
 #: space, and tells how near a budget comes to the whole grid.
@@ -174,10 +175,13 @@ def smaller(name: str, folder: Path) -> Path:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--smoke", action="store_true", help="few configurations of each")
-    parser.add_argument("--only", help="one of the scans")
+    parser.add_argument("--only", help="some of the scans, with commas between")
+    parser.add_argument("--add", action="store_true", help="to what the table has; no checks")
     args = parser.parse_args()
     table: dict[str, Any] = {"about": surroundings(), "checks": {}, "scans": {}}
-    for name, sizes in CHECKED.items():
+    if args.add:
+        table = json.loads(TABLE.read_text())
+    for name, sizes in () if args.add else CHECKED.items():
         try:
             table["checks"][name] = check(name, sizes)
         except Exception:
@@ -185,7 +189,7 @@ def main() -> None:
         print(name, "relative error", table["checks"].get(name), flush=True)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        for scan in SCANS if args.only is None else (args.only,):
+        for scan in SCANS if args.only is None else args.only.split(","):
             file = smaller(scan, folder) if args.smoke else EXAMPLES / f"{scan}.yaml"
             after = (2 if args.smoke else KILLED_AFTER) if scan == KILLED else 0
             out = folder / f"{scan}-out"
@@ -203,7 +207,7 @@ def main() -> None:
 
 def save(table: dict[str, Any]) -> None:
     """After each scan, so that a run cut off keeps what it has."""
-    (TABLES / "lab_scan.json").write_text(json.dumps(table, indent=1) + "\n")
+    TABLE.write_text(json.dumps(table, indent=1) + "\n")
 
 
 if __name__ == "__main__":
