@@ -30,6 +30,7 @@ from spanlite_replay.recording import Recording
 from spanlite_replay.report import Report
 from spanlite_replay.runner import run_plan
 from spanlite_replay.sim import fit_model, simulate
+from spanlite_replay.targets.gpu import schedule
 from spanlite_replay.targets.gpu.open import open_target
 from spanlite_replay.targets.gpu.target import GpuTarget
 
@@ -183,9 +184,12 @@ def main() -> int:
     parser.add_argument("--once", action="store_true", help="no A/A")
     parser.add_argument("--results", type=Path, help="add the figures to this file")
     parser.add_argument("--verbose", action="store_true", help="what the errors are made of")
+    parser.add_argument("--crowd", help="PATIENCE_NS,CROWD_GAP_NS of targets/gpu/schedule.py")
     args = parser.parse_args()
     global VERBOSE
     VERBOSE = args.verbose
+    if args.crowd:
+        schedule.PATIENCE_NS, schedule.CROWD_GAP_NS = map(int, args.crowd.split(","))
     runs = [f"{mode}.{name}" for mode in MODES for name in NAMES]
     runs = QUICK if args.quick else args.runs.split(",") if args.runs else runs
     around: dict[str, Any] = {

@@ -20,7 +20,11 @@ TOLERANCE_NS = 64
 #: A graph is cut where the device is idle for this long: the next one needs some time to start.
 CUT_GAP_NS = 60_000
 #: A graph has at least so many items where it can be cut, and never more than so many.
-FEWEST_ITEMS, MOST_ITEMS = 2_000, 20_000
+FEWEST_ITEMS, MOST_ITEMS = 500, 20_000
+#: A GPU starts about one node a microsecond, gates among them. Where more items than these start
+#: in this time, on all streams together, there are gates for longer waits alone.
+CROWD_NS, CROWD_ITEMS = 20_000, 8
+PATIENCE_NS, CROWD_GAP_NS = 10_000, 450
 #: The first arrival is this far after the origin, so that its gate waits for it.
 HEAD_NS = 100_000
 
@@ -184,13 +188,17 @@ def gates_of(order: Order, costs: Costs) -> I64:
     base = int(order.start_ns[0]) - HEAD_NS
     starts, lengths = order.start_ns.tolist(), order.length_ns.tolist()
     graphs = order.graph.tolist()
+    near = np.arange(len(order)) - np.searchsorted(order.start_ns, order.start_ns - CROWD_NS)
+    crowded = near >= CROWD_ITEMS
+    least = np.where(crowded, PATIENCE_NS, costs.through_ns).tolist()
+    gap = np.where(crowded, max(CROWD_GAP_NS, costs.gap_ns), costs.gap_ns).tolist()
     ends = [0] * len(order)
     for item, before in enumerate(order.after):
         mine = [ends[one] for one in before if graphs[one] == graphs[item]]
         start = starts[item]
-        if not mine or start >= max(mine) + costs.through_ns:
+        if not mine or start >= max(mine) + least[item]:
             gates[item] = int((start - base - costs.lead_ns) / costs.rate)
         else:
-            start = max(mine) + costs.gap_ns
+            start = max(mine) + gap[item]
         ends[item] = start + lengths[item]
     return gates

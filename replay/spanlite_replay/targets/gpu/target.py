@@ -23,8 +23,9 @@ from spanlite_replay.targets.gpu.schedule import HEAD_NS, Order, gates_of, order
 from spanlite_replay.targets.gpu.standins import Shapes, is_kernel, shapes_of
 
 Mode = Literal["timing", "ops"]
-#: So many graphs are queued before the first one may begin; more would fill the queue.
-QUEUED_GRAPHS = 32
+#: So many nodes are queued before the first graph may begin; more could fill the queue, and then a
+#: launch waits for what waits for it.
+QUEUED_NODES = 4_000
 
 
 class GpuTarget:
@@ -54,7 +55,7 @@ class GpuTarget:
         self.coverage = Coverage()
         self.out, self.on_progress = check_out(out), on_progress
         self._facts: dict[str, int | str] = {}
-        self._next = 0
+        self._next = self._queued = 0
 
     def prepare(self, plan: Plan, events: I64) -> npt.NDArray[np.bool_]:
         """Calibrate and build the graphs. What runs on no device is unsupported."""
@@ -149,10 +150,11 @@ class GpuTarget:
             self._launch_next()
 
     def _launch_next(self) -> None:
+        self._queued += len(self._built.items[self._next])
+        if self._next and self._queued > QUEUED_NODES:
+            self.driver.go()
         self.driver.launch(self._built.ready[self._next])
         self._next += 1
-        if self._next == QUEUED_GRAPHS:
-            self.driver.go()
 
     def drain(self) -> Outcome:
         """Let everything run, wait for it, and say what was measured."""
