@@ -86,6 +86,7 @@ def build(
         graph = driver.new_graph()
         made: list[int] = []
         node_of: dict[int, int] = {}
+        gate_of: dict[int, int] = {}
         root = []
         if number == 0:
             root = [driver.add_start(graph, LEAD_NS)]
@@ -93,8 +94,11 @@ def build(
         for item in range(int(bounds[number]), int(bounds[number + 1])):
             before = [node_of[one] for one in order.after[item] if one in node_of] or root
             if recipe.gate[item] >= 0:
+                # An open gate of what starts first and overlaps comes before this one.
+                before = [*before, *_known(gate_of, int(order.overlaps[item]))]
                 before = [driver.add_gate(graph, before, int(recipe.gate[item]))]
                 made.append(-1)
+                gate_of[item] = before[0]
             node_of[item] = _add(driver, graph, before, item, shapes, recipe, stamped)
             made.append(item)
             if on_progress is not None:
@@ -103,6 +107,10 @@ def build(
         items.append(np.array(made, np.int64))
         last.append(int(bounds[number + 1]) - 1)
     return Built(ready, items, last)
+
+
+def _known(gate_of: Mapping[int, int], item: int) -> list[int]:
+    return [gate_of[item]] if item in gate_of else []
 
 
 def _add(

@@ -48,6 +48,8 @@ class Order:
     start_ns: I64  # planned
     length_ns: I64  # as recorded
     after: list[tuple[int, ...]]
+    #: The item of the same stream that starts before this one and overlaps it, -1 for none.
+    overlaps: I64
     graph: I64  # which graph the item is in; they run one after the other
     #: Graphs that had to be cut where the device was not idle.
     forced_cuts: int
@@ -68,7 +70,7 @@ def order_of(work: Work, positions: I64) -> Order:
     positions = positions[np.lexsort((positions, work.start_ns[positions]))]
     start, length = work.start_ns[positions], np.maximum(work.duration_ns[positions], 0)
     end = start + length
-    after = _stream_order(work.stream[positions], start, end)
+    after, overlaps = _stream_order(work.stream[positions], start, end)
     left_out = _add_edges(after, work, positions)
     graph, forced = _graphs(start, end)
     return Order(
@@ -76,19 +78,23 @@ def order_of(work: Work, positions: I64) -> Order:
         start,
         length,
         [tuple(sorted(before)) for before in after],
+        overlaps,
         graph,
         forced,
         left_out,
     )
 
 
-def _stream_order(stream: npt.NDArray[np.int32], start: I64, end: I64) -> list[set[int]]:
-    """For each item the items of its stream that it follows.
+def _stream_order(
+    stream: npt.NDArray[np.int32], start: I64, end: I64
+) -> tuple[list[set[int]], I64]:
+    """(items of its stream that each follows, what each overlaps).
 
     What overlaps on one stream (branches of a graph) is not in order; it follows what had
     ended before.
     """
     after: list[set[int]] = []
+    overlaps = np.full(len(start), -1, np.int64)
     open_ends: dict[int, list[int]] = {}  # of each stream: items that nothing follows yet
     ends, starts = end.tolist(), start.tolist()
     for item, number in enumerate(stream.tolist()):
@@ -100,8 +106,10 @@ def _stream_order(stream: npt.NDArray[np.int32], start: I64, end: I64) -> list[s
         for one in rest:
             before |= after[one]
         after.append(before)
+        if rest:
+            overlaps[item] = rest[-1]
         open_ends[number] = [*rest, item]
-    return after
+    return after, overlaps
 
 
 def _add_edges(after: list[set[int]], work: Work, positions: I64) -> int:
@@ -193,10 +201,12 @@ def gates_of(order: Order, costs: Costs) -> I64:
     least = np.where(crowded, PATIENCE_NS, costs.through_ns).tolist()
     gap = np.where(crowded, max(CROWD_GAP_NS, costs.gap_ns), costs.gap_ns).tolist()
     ends = [0] * len(order)
+    held = np.zeros(len(order), np.bool_)  # whatever else, so that they start in order
+    held[order.overlaps >= 0] = held[order.overlaps[order.overlaps >= 0]] = True
     for item, before in enumerate(order.after):
         mine = [ends[one] for one in before if graphs[one] == graphs[item]]
         start = starts[item]
-        if not mine or start >= max(mine) + least[item]:
+        if not mine or held[item] or start >= max(mine) + least[item]:
             gates[item] = int((start - base - costs.lead_ns) / costs.rate)
         else:
             start = max(mine) + gap[item]
