@@ -34,6 +34,7 @@ LEAD_NS = 20_000_000
 SEED = 16159082839903944936 % 2**32
 PACERS = ("ours", "loadgen", "aiperf", "asyncio")
 DISTRIBUTIONS = {"loadgen": "mlcommons-loadgen", "aiperf": "aiperf"}
+PLAIN = {"ours": "ours", "asyncio": "asyncio.sleep"}
 
 
 def constant_ns(rate: int, count: int) -> I64:
@@ -210,7 +211,7 @@ def main() -> None:
     else:
         seen = aiperf(args.rate, args.count, args.cpu)
     name = DISTRIBUTIONS.get(args.pacer)
-    version = f"{name} {metadata.version(name)}" if name else f"{args.pacer}.sleep"
+    version = f"{name} {metadata.version(name)}" if name else PLAIN[args.pacer]
     np.savez(args.out, due_ns=due_ns, seen_ns=seen, version=np.array(version))
 
 

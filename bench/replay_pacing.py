@@ -21,6 +21,7 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+from spanlite_replay.pacing import quiet_core
 from spanlite_replay.timing import drift_us_per_s, rate
 
 from bench.__main__ import surroundings
@@ -157,10 +158,13 @@ def late_wakes_pct(cpu: int | None, count: int = 300) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="under 50 s")
-    parser.add_argument("--cpu", type=int, help="core to pin to (default: the last of 4 or more)")
+    parser.add_argument(
+        "--cpu", type=int, help="core to pin to (default: the quietest of 4 or more)"
+    )
     args = parser.parse_args()
-    cores = sorted(os.sched_getaffinity(0))
-    cpu = args.cpu if args.cpu is not None else (cores[-1] if len(cores) >= 4 else None)
+    cpu = args.cpu
+    if cpu is None and len(os.sched_getaffinity(0)) >= 4:
+        cpu = quiet_core()
     busy = late_wakes_pct(cpu)
     told = " ".join(["python -m bench.replay_pacing", *sys.argv[1:]])
     emit("replay.pacing_bench", 1, "run", command=told, cpu=cpu, gpu=gpu(), **surroundings())

@@ -35,6 +35,8 @@ MAX_SLEEP_NS = 100_000_000
 #: How far the loop looks for more due events one by one before it searches.
 _NEAR = 32
 _PR_SET_TIMERSLACK = 29
+#: A look at the clock takes a tenth of this; what takes longer was taken away.
+_STALL_NS = 1_500
 
 
 class Clock(Protocol):
@@ -151,6 +153,32 @@ def measure_spin(clock: Clock, rounds: int = 40) -> int:
         late.append(clock.now_ns() - before - 200_000)
     late.sort()
     return max(MIN_SPIN_NS, min(MAX_SPIN_NS, 2 * late[int(rounds * 0.95)]))
+
+
+def quiet_core(trial_ns: int = 40_000_000) -> int:
+    """The core that took the least time away from a loop that span on each for `trial_ns`."""
+    before = os.sched_getaffinity(0)
+    lost = {}
+    try:
+        for core in sorted(before):
+            os.sched_setaffinity(0, {core})
+            lost[core] = _lost_ns(trial_ns)
+    finally:
+        os.sched_setaffinity(0, before)
+    return min(lost, key=lambda core: lost[core])
+
+
+def _lost_ns(trial_ns: int) -> int:
+    """How much of this time went by in stretches that no step of the loop explains."""
+    now_ns = time.monotonic_ns
+    last = now_ns()
+    end, lost = last + trial_ns, 0
+    while last < end:
+        now = now_ns()
+        if now - last > _STALL_NS:
+            lost += now - last
+        last = now
+    return lost
 
 
 def prepared(pacing: Pacing, clock: Clock) -> Pacing:

@@ -22,6 +22,7 @@ from spanlite_replay.pacing import (
     Stop,
     measure_spin,
     pace,
+    quiet_core,
 )
 
 BASE = 1_700_000_000_000_000_000
@@ -178,6 +179,11 @@ def test_a_core_is_kept_and_given_back() -> None:
     with pytest.raises(UsageError, match="--cpu 4000"):
         pace(deadlines([0]), lambda a, b: None, FakeClock(), Pacing(spin_ns=0, cpu=4000), 0)
     assert os.sched_getaffinity(0) == before
+
+
+def test_the_quietest_core_is_one_of_ours() -> None:
+    before = os.sched_getaffinity(0)
+    assert quiet_core(1_000_000) in before and os.sched_getaffinity(0) == before
 
 
 def test_late_reanchor_moves_the_rest_and_keeps_its_gaps() -> None:

@@ -29,7 +29,7 @@ from spanlite_replay.commands._targets import (
     deps_of,
     make_target,
 )
-from spanlite_replay.pacing import MIN_SPIN_NS, Late, Pacing
+from spanlite_replay.pacing import MIN_SPIN_NS, Late, Pacing, quiet_core
 from spanlite_replay.plan import Plan
 from spanlite_replay.report import Report
 from spanlite_replay.runner import run_plan
@@ -154,11 +154,16 @@ def _add_pacing(parser: argparse.ArgumentParser) -> None:
         "--priority", action="store_true", help="ask the scheduler to prefer the replay"
     )
     group.add_argument(
-        "--cpu", type=_core, metavar="N", help="keep the loop on this core; best one that is idle"
+        "--cpu",
+        type=_core,
+        metavar="N",
+        help="keep the loop on this core, best one that is idle; auto: the quietest",
     )
 
 
 def _core(text: str) -> int:
+    if text == "auto":
+        return quiet_core()
     number = int(text)
     if number < 0:
         raise ValueError(text)
