@@ -72,13 +72,13 @@ def _by_runs(table: pa.Table, names: Sequence[str], rows: I64 | None) -> tuple[I
     count = table.num_rows if rows is None else len(rows)
     change = np.zeros(count, dtype=np.bool_)
     change[:1] = True
-    for name in names:
+    for name in reversed(names):  # the last changes most
         for values in _compared(table.column(name)):
             mine = values if rows is None else values[rows]
             change[1:] |= mine[1:] != mine[:-1]
+        if np.count_nonzero(change) * _SHORT_RUN > count:
+            return _by_row(table, names, rows)
     starts = np.flatnonzero(change)
-    if len(starts) * _SHORT_RUN > count:
-        return _by_row(table, names, rows)
     code, keys = _by_row(table, names, starts if rows is None else rows[starts])
     return np.repeat(code, np.diff(np.append(starts, count))), keys
 
@@ -149,12 +149,24 @@ def _dictionary_codes(column: pa.ChunkedArray) -> tuple[AnyInt, pa.Array]:
 
 def _distinct(column: pa.ChunkedArray, rows: I64 | None) -> tuple[AnyInt, pa.Array]:
     """`dictionary` of numbers: by counting where they lie close together, else by hash."""
-    kind = column.type
     values, valid = numbers(column)
     if rows is not None:
         values, valid = values[rows], None if valid is None else valid[rows]
     if valid is not None and valid.all():
         valid = None
+    starts = _run_starts(values, valid)
+    if len(starts) * _SHORT_RUN > len(values):
+        return _distinct_values(values, valid, column.type)
+    few = None if valid is None else valid[starts]
+    codes, words = _distinct_values(values[starts], few, column.type)
+    if len(words) == 1:
+        return np.zeros(len(values), dtype=np.int64), words
+    return np.repeat(codes, np.diff(np.append(starts, len(values)))), words
+
+
+def _distinct_values(
+    values: AnyInt, valid: Mask | None, kind: pa.DataType
+) -> tuple[AnyInt, pa.Array]:
     if valid is not None:
         values = np.where(valid, values, values[valid][0] if valid.any() else 0)
     low, high = (int(values.min()), int(values.max())) if len(values) else (0, 0)
@@ -185,6 +197,14 @@ def find(wanted: I64, among: I64) -> I64:
     """
     if not len(among):
         return np.full(len(wanted), -1, dtype=np.int64)
+    asked_run = _run_starts(wanted)
+    if len(asked_run) * _SHORT_RUN <= len(wanted):
+        found = _find(wanted[asked_run], among)
+        return np.repeat(found, np.diff(np.append(asked_run, len(wanted))))
+    return _find(wanted, among)
+
+
+def _find(wanted: I64, among: I64) -> I64:
     page, inside = among >> _PAGE_BITS, among & ((1 << _PAGE_BITS) - 1)
     run = _run_starts(page)
     pages = np.unique(page[run])
@@ -210,9 +230,11 @@ def _find_by_hash(wanted: I64, among: I64) -> I64:
     return np.asarray(found.fill_null(-1).to_numpy(zero_copy_only=False), dtype=np.int64)
 
 
-def _run_starts(values: AnyInt) -> I64:
+def _run_starts(values: AnyInt, valid: Mask | None = None) -> I64:
     change = np.ones(len(values), dtype=np.bool_)
     np.not_equal(values[1:], values[:-1], out=change[1:])
+    if valid is not None:
+        change[1:] |= valid[1:] != valid[:-1]
     return np.flatnonzero(change)
 
 

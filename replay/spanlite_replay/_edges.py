@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import json
 import re
 from collections.abc import Iterator
@@ -263,35 +264,44 @@ class Finder:
         """A graph is one item of its stream: nothing of it starts before what came before it
         there, and what comes next waits for all of it. Its stream is taken for that of its
         first node."""
-        launched = self.launched_by[self.device]
+        lanes, stream = self._in_lanes
+        launched = self.launched_by[lanes]
         several = (launched >= 0) & (np.bincount(launched + 1)[launched + 1] > 1)
-        nodes, call = self.device[several], launched[several]
-        stream = self.stream[nodes]
-        order = argsort(call * (int(self.stream.max(initial=0)) + 1) + stream, stable=True)
-        nodes, call, stream = nodes[order], call[order], stream[order]
+        nodes = np.flatnonzero(several)  # places in the lanes
+        call = launched[nodes]
+        order = argsort(stream[nodes] * np.int64(len(self.row)) + call, stable=True)
+        nodes, call = nodes[order], call[order]
         new = np.ones(len(nodes), dtype=np.bool_)
-        new[1:] = (call[1:] != call[:-1]) | (stream[1:] != stream[:-1])
-        first, last = nodes[new], nodes[np.append(new[1:], True)[: len(nodes)]]
+        new[1:] = (call[1:] != call[:-1]) | (stream[nodes[1:]] != stream[nodes[:-1]])
+        begin = np.flatnonzero(new)
+        first, last = (
+            nodes[begin],
+            nodes[np.append(begin[1:], len(nodes)) - 1 if len(nodes) else []],
+        )
         # The branch that starts first lies on the graph's own stream.
-        branch = np.lexsort((first, call[new]))
-        heads = np.flatnonzero(np.diff(call[new][branch], prepend=-1))
+        branch = np.lexsort((lanes[first], call[begin]))
+        heads = np.flatnonzero(np.diff(call[begin][branch], prepend=-1))
         home = np.repeat(branch[heads], np.diff(np.append(heads, len(branch))))
         other, own = branch[branch != home], home[branch != home]
-        previous, following = self._neighbours()
-        before = np.concatenate((previous[first[own]], last[other]))
-        after = np.concatenate((first[other], following[last[own]]))
+        previous, following = self._beside(first[own], -1), self._beside(last[own], 1)
+        before = np.concatenate((previous, lanes[last[other]]))
+        after = np.concatenate((lanes[first[other]], following))
         there = (before >= 0) & (after >= 0)
         return before[there], after[there], np.ones(int(there.sum()), dtype=np.bool_)
 
-    def _neighbours(self) -> tuple[I64, I64]:
-        """(the one before on its stream, the one after) of each span, -1 for none."""
-        previous = np.full(len(self.row), -1, dtype=np.int64)
-        following = previous.copy()
-        lanes = self.device[by_code(self.stream[self.device])]
-        same = self.stream[lanes[1:]] == self.stream[lanes[:-1]]
-        previous[lanes[1:][same]] = lanes[:-1][same]
-        following[lanes[:-1][same]] = lanes[1:][same]
-        return previous, following
+    @functools.cached_property
+    def _in_lanes(self) -> tuple[I64, I32]:
+        """(positions, stream by stream and in order within one; the stream of each)."""
+        stream = self.stream[self.device]
+        order = by_code(stream)
+        return self.device[order], stream[order]
+
+    def _beside(self, places: I64, step: int) -> I64:
+        """What lies one step on in the lane of each place, -1 for nothing."""
+        lanes, stream = self._in_lanes
+        there = np.clip(places + step, 0, max(len(lanes) - 1, 0))
+        same = (there != places) & (stream[there] == stream[places])
+        return np.where(same, lanes[there], -1)
 
     # ---- what was observed -----------------------------------------------------------
 
@@ -301,17 +311,26 @@ class Finder:
         before, after = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
         for ops in _by_group(device[self.stream[self.device]], self.device):
             lanes = _by_group(self.stream[ops], ops)
-            until = [np.maximum.accumulate(self.end[lane]) for lane in lanes]
-            for mine in lanes:
-                for lane, end in zip(lanes, until, strict=True):
-                    if lane is mine:
-                        continue
-                    last = np.searchsorted(end, self.start[mine], side="right") - 1
-                    new = (last >= 0) & (np.diff(last, prepend=-1) != 0)
-                    before.append(lane[last[new]])
-                    after.append(mine[new])
+            starts = [self.start[lane] for lane in lanes]
+            ends = [np.maximum.accumulate(self.end[lane]) for lane in lanes]
+            for i, j in itertools.permutations(range(len(lanes)), 2):
+                done, begun = _last_before(ends[i], starts[j])
+                before.append(lanes[i][done])
+                after.append(lanes[j][begun])
         count = sum(len(part) for part in before)
         return np.concatenate(before), np.concatenate(after), np.ones(count, dtype=np.bool_)
+
+
+def _last_before(ends: I64, starts: I64) -> tuple[I64, I64]:
+    """(end, start), by place, of each start before which an end came that the one before it had
+    not seen: the last such end. Both sorted; the fewer are looked up among the more."""
+    if len(ends) < len(starts):
+        begun = np.searchsorted(starts, ends, side="left")
+        done = np.flatnonzero(np.append(begun[1:] != begun[:-1], True) & (begun < len(starts)))
+        return done, begun[done]
+    last = np.searchsorted(ends, starts, side="right") - 1
+    begun = np.flatnonzero((last >= 0) & (np.diff(last, prepend=-1) != 0))
+    return last[begun], begun
 
 
 def _by_group(code: I32, positions: I64) -> list[I64]:
