@@ -150,6 +150,8 @@ def _dictionary_codes(column: pa.ChunkedArray) -> tuple[AnyInt, pa.Array]:
 def _distinct(column: pa.ChunkedArray, rows: I64 | None) -> tuple[AnyInt, pa.Array]:
     """`dictionary` of numbers: by counting where they lie close together, else by hash."""
     values, valid = numbers(column)
+    if rows is not None and len(rows) and _is_same(values, valid, rows):
+        return np.zeros(len(rows), dtype=np.int64), pa.array(values[rows[:1]], column.type)
     if rows is not None:
         values, valid = values[rows], None if valid is None else valid[rows]
     if valid is not None and valid.all():
@@ -162,6 +164,14 @@ def _distinct(column: pa.ChunkedArray, rows: I64 | None) -> tuple[AnyInt, pa.Arr
     if len(words) == 1:
         return np.zeros(len(values), dtype=np.int64), words
     return np.repeat(codes, np.diff(np.append(starts, len(values)))), words
+
+
+def _is_same(values: AnyInt, valid: Mask | None, rows: I64) -> bool:
+    """Whether all the column is null or like the first of `rows`, and none of those is null."""
+    same = values == values[rows[0]]
+    if valid is not None:
+        same |= ~valid
+    return bool(same.all()) and (valid is None or bool(valid[rows].all()))
 
 
 def _distinct_values(

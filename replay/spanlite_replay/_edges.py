@@ -215,14 +215,20 @@ class Finder:
 
     def _last_launched(self, calls: I64, places: I64, longest: bool = True) -> tuple[I64, I64]:
         """(place, call) where one was launched before: the last, or that which ends last."""
+        if not len(calls):
+            return calls, calls
         launch = self._launch[places]
-        order = np.argsort(launch, kind="stable")
-        end, which = self.end[self.device[places[order]]], np.arange(len(places))
-        if longest:
-            which = np.maximum.accumulate(np.where(end == np.maximum.accumulate(end), which, 0))
-        at = np.searchsorted(launch[order], self.start[calls], side="left") - 1
+        if (launch[1:] < launch[:-1]).any():
+            order = np.argsort(launch, kind="stable")
+            places, launch = places[order], launch[order]
+        at = np.searchsorted(launch, self.start[calls], side="left") - 1
         there = at >= 0
-        return places[order[which[at[there]]]], calls[there]
+        last = at[there]
+        if longest:
+            end = self.end[self.device[places]]
+            is_latest = end == np.maximum.accumulate(end)
+            last = np.maximum.accumulate(np.where(is_latest, np.arange(len(places)), 0))[last]
+        return places[last], calls[there]
 
     def _some(self, calls: I64, places: I64) -> Found:
         """A stream or an event: known with CUPTI's record, else told from the times.
@@ -335,6 +341,8 @@ def _last_before(ends: I64, starts: I64) -> tuple[I64, I64]:
 
 def _by_group(code: I32, positions: I64) -> list[I64]:
     """Positions of each code, order kept. Both shape (n,)."""
+    if len(code) and code.min() == code.max():
+        return [positions]
     order = by_code(code)
     sorted_codes = code[order]
     cuts = np.flatnonzero(sorted_codes[1:] != sorted_codes[:-1]) + 1
