@@ -321,8 +321,9 @@ class Finder:
             ends = [np.maximum.accumulate(self.end[lane]) for lane in lanes]
             for i, j in itertools.permutations(range(len(lanes)), 2):
                 done, begun = _last_before(ends[i], starts[j])
-                before.append(lanes[i][done])
-                after.append(lanes[j][begun])
+                pair = _in_order(lanes[i], lanes[j], lanes[i][done], lanes[j][begun])
+                before.append(pair[0])
+                after.append(pair[1])
         count = sum(len(part) for part in before)
         return np.concatenate(before), np.concatenate(after), np.ones(count, dtype=np.bool_)
 
@@ -337,6 +338,20 @@ def _last_before(ends: I64, starts: I64) -> tuple[I64, I64]:
     last = np.searchsorted(ends, starts, side="right") - 1
     begun = np.flatnonzero((last >= 0) & (np.diff(last, prepend=-1) != 0))
     return last[begun], begun
+
+
+def _in_order(lane: I64, mine: I64, before: I64, after: I64) -> tuple[I64, I64]:
+    """The edges, none backwards: of spans without length at one moment, positions decide."""
+    odd = before > after
+    if not odd.any():
+        return before, after
+    earlier = np.searchsorted(lane, after[odd]) - 1
+    later = np.searchsorted(mine, before[odd])
+    first, second = earlier >= 0, later < len(mine)
+    return (
+        np.concatenate((before[~odd], lane[earlier[first]], before[odd][second])),
+        np.concatenate((after[~odd], after[odd][first], mine[later[second]])),
+    )
 
 
 def _by_group(code: I32, positions: I64) -> list[I64]:

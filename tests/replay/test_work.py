@@ -91,6 +91,20 @@ def test_every_kernel_has_its_call_and_both_orders_are_complete(
     assert (work.start_ns[1:] >= work.start_ns[:-1]).all()
 
 
+def test_spans_of_no_length_at_one_moment_do_not_wait_for_each_other(make_rows: Rows) -> None:
+    rows = [(0, 10, 7), (10, 0, 8), (10, 0, 9), (10, 0, 8), (10, 5, 7)]
+    table = make_rows(
+        [
+            {"kind": "kernel", "start_ns": start, "duration_ns": length, "stream": stream}
+            for start, length, stream in rows
+        ]
+    )
+    edges = work_of(table, "observed").edges
+    assert (edges.before < edges.after).all()
+    pairs = set(zip(edges.before.tolist(), edges.after.tolist(), strict=True))
+    assert {(0, 1), (0, 2), (1, 2), (2, 3), (3, 4), (2, 4)} <= pairs
+
+
 @settings(max_examples=40)
 @given(launches)
 def test_observed_keeps_whatever_came_before_and_says_so(
