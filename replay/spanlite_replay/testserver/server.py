@@ -167,7 +167,15 @@ async def _stream(
     request: web.Request, reply: Reply, sequence: Sequence, cut: bool
 ) -> web.StreamResponse:
     response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
-    await response.prepare(request)
+    with suppress(ConnectionResetError):  # the client left: nobody to tell
+        await response.prepare(request)
+        await _write(response, request, reply, sequence, cut)
+    return response
+
+
+async def _write(
+    response: web.StreamResponse, request: web.Request, reply: Reply, sequence: Sequence, cut: bool
+) -> None:
     if reply.asked.is_chat:
         await response.write(_event(reply.piece("", role=True)))
     async for token in sequence.tokens():
@@ -179,7 +187,6 @@ async def _stream(
         await response.write(_event(reply.base() | {"choices": [], "usage": reply.usage()}))
     await response.write(b"data: [DONE]\n\n")
     await response.write_eof()
-    return response
 
 
 def word(token: int) -> str:
