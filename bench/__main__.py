@@ -26,6 +26,7 @@ DEFAULT = (
     "archive_size",
     "trace_lookup",
     "replay_pacing",
+    "replay_http",
     "replay_plan",
     "replay_sim",
     "bottlenecks",

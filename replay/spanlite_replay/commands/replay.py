@@ -36,6 +36,8 @@ from spanlite_replay.runner import run_plan
 
 #: How fast batches are encoded, at worst, so that a replay "from now" starts when ready.
 ENCODE_SPANS_PER_S = 150_000
+#: A loop in Python is about this late at its best.
+MIN_CATCHUP_NS = 1_000
 _OWN_CLOCK = "has a clock of its own: leave the flags of pacing out"
 _EPILOG = """\
 transforms, always in this order: window, sample whole traces, loop, gap cap, speed, shift,
@@ -178,6 +180,10 @@ def pacing_of(args: argparse.Namespace) -> Pacing | None:
     catchup = (
         Pacing.max_catchup_ns if args.max_catchup is None else parse_duration(args.max_catchup)
     )
+    if catchup < MIN_CATCHUP_NS:
+        raise UsageError(
+            f"--max-catchup {args.max_catchup}: every event is a little late; give 1us or more"
+        )
     tolerance = None if args.tolerance is None else parse_duration(args.tolerance)
     late: Late = args.late or "burst"
     # Clients are processes of their own, and on a small machine they need the cores that a long
