@@ -300,7 +300,7 @@ def _steady(pacing: Pacing) -> Iterator[None]:
     cores = os.sched_getaffinity(0)
     try:
         if pacing.cpu is not None:
-            _pin({pacing.cpu})
+            os.sched_setaffinity(0, {check_core(pacing.cpu)})
         yield
     finally:
         if pacing.cpu is not None:
@@ -313,13 +313,13 @@ def _steady(pacing: Pacing) -> Iterator[None]:
             gc.enable()
 
 
-def _pin(cores: set[int]) -> None:
-    """The calling thread alone. Raises UsageError where there is no such core."""
-    try:
-        os.sched_setaffinity(0, cores)
-    except (OSError, OverflowError, ValueError):
-        there = ", ".join(map(str, sorted(os.sched_getaffinity(0))))
-        raise UsageError(f"--cpu {min(cores)}: this process may use the cores {there}") from None
+def check_core(core: int) -> int:
+    """The same. Raises UsageError where this process may not use it."""
+    mine = os.sched_getaffinity(0)
+    if core not in mine:
+        there = ", ".join(map(str, sorted(mine)))
+        raise UsageError(f"--cpu {core}: this process may use the cores {there}")
+    return core
 
 
 def _set_nice(nice: int) -> bool:

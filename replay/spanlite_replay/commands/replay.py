@@ -29,7 +29,7 @@ from spanlite_replay.commands._targets import (
     deps_of,
     make_target,
 )
-from spanlite_replay.pacing import MIN_SPIN_NS, Late, Pacing, quiet_core
+from spanlite_replay.pacing import MIN_SPIN_NS, Late, Pacing, check_core, quiet_core
 from spanlite_replay.plan import Plan
 from spanlite_replay.report import Report
 from spanlite_replay.runner import run_plan
@@ -166,10 +166,7 @@ def _add_pacing(parser: argparse.ArgumentParser) -> None:
 def _core(text: str) -> int:
     if text == "auto":
         return quiet_core()
-    number = int(text)
-    if number < 0:
-        raise ValueError(text)
-    return number
+    return check_core(int(text))
 
 
 def pacing_of(args: argparse.Namespace) -> Pacing | None:
