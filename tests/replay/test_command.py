@@ -140,6 +140,7 @@ def test_an_empty_window_says_what_there_is(spanlite: Run, archive: Path) -> Non
         (["--no-wait", "--max-catchup", "1s"], "no deadlines"),
         (["--no-wait", "--priority"], "no deadlines"),
         (["--no-wait", "--cpu", "0"], "no deadlines"),
+        (["--cpu", "first"], "its number, or auto"),
         (["--cpu", "4000"], "--cpu 4000: this process may use"),
         (["--late", "drop", "--max-catchup", "0ns"], "1us or more"),
         (["--max-catchup", "1s"], "--late reanchor"),

@@ -166,6 +166,8 @@ def _add_pacing(parser: argparse.ArgumentParser) -> None:
 def _core(text: str) -> int:
     if text == "auto":
         return quiet_core()
+    if not text.isdecimal():
+        raise UsageError(f"--cpu '{text}' is not a core: write its number, or auto")
     return check_core(int(text))
 
 
