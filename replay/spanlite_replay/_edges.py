@@ -270,23 +270,11 @@ class Finder:
         """A graph is one item of its stream: nothing of it starts before what came before it
         there, and what comes next waits for all of it. Its stream is taken for that of its
         first node."""
-        lanes, stream = self._in_lanes
-        launched = self.launched_by[lanes]
-        several = (launched >= 0) & (np.bincount(launched + 1)[launched + 1] > 1)
-        nodes = np.flatnonzero(several)  # places in the lanes
-        call = launched[nodes]
-        order = argsort(stream[nodes] * np.int64(len(self.row)) + call, stable=True)
-        nodes, call = nodes[order], call[order]
-        new = np.ones(len(nodes), dtype=np.bool_)
-        new[1:] = (call[1:] != call[:-1]) | (stream[nodes[1:]] != stream[nodes[:-1]])
-        begin = np.flatnonzero(new)
-        first, last = (
-            nodes[begin],
-            nodes[np.append(begin[1:], len(nodes)) - 1 if len(nodes) else []],
-        )
+        lanes, _ = self._in_lanes
+        first, last, call = self._branches()
         # The branch that starts first lies on the graph's own stream.
-        branch = np.lexsort((lanes[first], call[begin]))
-        heads = np.flatnonzero(np.diff(call[begin][branch], prepend=-1))
+        branch = np.lexsort((lanes[first], call))
+        heads = np.flatnonzero(np.diff(call[branch], prepend=-1))
         home = np.repeat(branch[heads], np.diff(np.append(heads, len(branch))))
         other, own = branch[branch != home], home[branch != home]
         previous, following = self._beside(first[own], -1), self._beside(last[own], 1)
@@ -294,6 +282,26 @@ class Finder:
         after = np.concatenate((lanes[first[other]], following))
         there = (before >= 0) & (after >= 0)
         return before[there], after[there], np.ones(int(there.sum()), dtype=np.bool_)
+
+    def _branches(self) -> tuple[I64, I64, I64]:
+        """(first place in the lanes, last, call) of each call's part of a stream, of those calls
+        that launched several spans."""
+        lanes, stream = self._in_lanes
+        launched = self.launched_by[lanes]
+        new = np.ones(len(lanes), dtype=np.bool_)
+        new[1:] = (launched[1:] != launched[:-1]) | (stream[1:] != stream[:-1])
+        first = np.flatnonzero(new)
+        last = np.append(first[1:], len(lanes))[: len(first)] - 1
+        call = launched[first]
+        spans = np.bincount(call + 1, weights=last - first + 1)
+        several = (call >= 0) & (spans[call + 1] > 1)
+        first, last, call = first[several], last[several], call[several]
+        # What another call's spans interrupt is one part all the same.
+        order = argsort(stream[first] * np.int64(len(self.row)) + call, stable=True)
+        first, last, call = first[order], last[order], call[order]
+        new = np.ones(len(call), dtype=np.bool_)
+        new[1:] = (call[1:] != call[:-1]) | (stream[first[1:]] != stream[first[:-1]])
+        return first[new], last[np.append(new[1:], True)[: len(new)]], call[new]
 
     @functools.cached_property
     def _in_lanes(self) -> tuple[I64, I32]:
