@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <dirent.h>
+#include <fstream>
 
 #include "clock.h"
 #include "launch_calls.h"
@@ -39,6 +40,18 @@ std::unordered_set<uint32_t> LivingThreads() {
   return threads;
 }
 
+// " 17 (engine) 18 (copies)": threads by number and name.
+std::string Names(const std::vector<uint32_t>& threads) {
+  std::string text;
+  for (uint32_t thread : threads) {
+    std::ifstream file("/proc/self/task/" + std::to_string(thread) + "/comm");
+    std::string name;
+    std::getline(file, name);
+    text += " " + std::to_string(thread) + " (" + name + ")";
+  }
+  return text;
+}
+
 }  // namespace
 
 bool Attachment::Load(std::string* error) {
@@ -52,14 +65,16 @@ bool Attachment::Load(std::string* error) {
   return true;
 }
 
-bool Attachment::Enable(Moment moment, uint32_t thread_id, bool all_calls, std::string* error) {
+Attachment::Enabled Attachment::Enable(Moment moment, uint32_t thread_id, bool all_calls, bool wait,
+                                       std::string* error) {
   const bool continuous = ring_->header()->control.level.load(std::memory_order_relaxed) ==
                           static_cast<uint32_t>(Level::kContinuous);
-  if (!Load(error)) return false;
+  if (!Load(error)) return Enabled::kNo;
   held_.clear();
   const bool fresh = !attached();
   const bool same_threads = fresh && moment == Moment::kStepBoundary && SameThreads();
-  if (fresh && !Attach(moment, thread_id, error)) return false;
+  if (fresh)
+    if (const Enabled done = Attach(moment, thread_id, wait, error); done != Enabled::kYes) return done;
   if (!fresh) SeeWhetherTaken(moment, thread_id);
   records_before_ = activity_->Records();
   activity_->KeepAllCalls(all_calls);
@@ -69,7 +84,8 @@ bool Attachment::Enable(Moment moment, uint32_t thread_id, bool all_calls, std::
   // A thread that has come since the last detach may be making calls without our knowing.
   const bool to_detach = same_threads && CanDetach() && OnlyLauncher(thread_id) &&
                          proof_steps_ >= kProofSteps;
-  return EnableKinds(!all_calls && (to_stay || to_detach), error);
+  const bool on = EnableKinds(!all_calls && (to_stay || to_detach), error);
+  return on ? Enabled::kYes : Enabled::kNo;
 }
 
 // A window that brought nothing: another client (torch.profiler) took CUPTI's buffers. They are
@@ -80,16 +96,23 @@ void Attachment::SeeWhetherTaken(Moment moment, uint32_t thread_id) {
     std::fprintf(stderr, "spanlite agent: a window brought no record: another CUPTI client "
                          "(torch.profiler?) has the buffers.\n");
   said_taken_ = true;
-  if (moment == Moment::kStepBoundary && OnlyLauncher(thread_id) && Synchronize())
+  // Where no launch has been seen yet, another thread may be at one.
+  const std::vector<uint32_t> known = activity_->LaunchThreads();
+  const bool seen = std::find(known.begin(), known.end(), thread_id) != known.end();
+  if (moment == Moment::kStepBoundary && seen && OnlyLauncher(thread_id) && Synchronize())
     activity_->Register();
 }
 
-bool Attachment::Attach(Moment moment, uint32_t thread_id, std::string* error) {
+Attachment::Enabled Attachment::Attach(Moment moment, uint32_t thread_id, bool wait,
+                                       std::string* error) {
   // A wait for the device would break a capture on another thread, so only where none is known
   // to launch or all that do are held, and only for the sake of a later detach.
   const bool at_step = moment == Moment::kStepBoundary;
-  const bool idle =
-      moment == Moment::kCudaInit || (at_step && HoldOthers(thread_id) && Synchronize());
+  // Could they be held once, a thread that rests now or is slow will come to a step's edge again.
+  const bool met_before = detached_ever_ && WantedDetach() == Detach::kWhenHeld;
+  const bool alone = at_step && HoldOthers(thread_id, met_before);
+  if (at_step && !alone && met_before && wait) return Enabled::kLater;
+  const bool idle = moment == Moment::kCudaInit || (alone && Synchronize());
   loose_at_attach_ = at_step && idle ? LivingThreads() : std::unordered_set<uint32_t>{};
   for (uint32_t held : held_) loose_at_attach_.erase(held);
   loose_at_attach_.erase(thread_id);
@@ -97,7 +120,7 @@ bool Attachment::Attach(Moment moment, uint32_t thread_id, std::string* error) {
   std::lock_guard<std::mutex> lock(calls_);
   if (activity_->Register() != CUPTI_SUCCESS) {
     *error = "cuptiActivityRegisterCallbacks failed: is another profiler attached?";
-    return false;
+    return Enabled::kNo;
   }
   // The same thread ids as NVTX ranges and /proc have.
   if (cupti_.SetThreadIdType != nullptr) cupti_.SetThreadIdType(CUPTI_ACTIVITY_THREAD_ID_TYPE_SYSTEM);
@@ -108,7 +131,7 @@ bool Attachment::Attach(Moment moment, uint32_t thread_id, std::string* error) {
   State& state = ring_->header()->state;
   state.attached.store(1, std::memory_order_relaxed);
   state.attach_ns.store(SteadyNs() - began_ns, std::memory_order_relaxed);
-  return true;
+  return Enabled::kYes;
 }
 
 // What CUPTI takes only before a context, and with it any graph, exists.
@@ -191,22 +214,24 @@ Detach Attachment::WantedDetach() const {
 }
 
 // Whether no other thread launches before the session's lock is free again.
-bool Attachment::HoldOthers(uint32_t thread_id) {
+bool Attachment::HoldOthers(uint32_t thread_id, bool met_before) {
   if (WantedDetach() == Detach::kNever) return false;
   std::vector<uint32_t> others = OtherLaunchers(thread_id);
   if (others.empty()) return true;
   // With several contexts the device's work of one may wait for what a held thread has yet to
   // launch in another (collectives), and a wait for it would never end.
+  if (activity_->OnlyContext() == 0) SayWhyNot("work runs in more than one context");
   if (WantedDetach() != Detach::kWhenHeld || activity_->OnlyContext() == 0) return false;
-  if (skipped_holds_ != 0) {
+  if (!met_before && skipped_holds_ != 0) {
     --skipped_holds_;
     return false;
   }
   if (!hold_(others)) {
-    if (++failed_holds_ < kFailedHolds) return false;
+    if (met_before || ++failed_holds_ < kFailedHolds) return false;
     if (failed_holds_ == kFailedHolds && !said_loose_)
-      std::fprintf(stderr, "spanlite agent: the threads that launch do not come to a step's edge "
-                           "together, so CUPTI stays attached; tried again more rarely.\n");
+      std::fprintf(stderr, "spanlite agent: threads that launch do not come to a step's edge "
+                           "together (one of%s): CUPTI stays attached; tried again more rarely.\n",
+                   Names(others).c_str());
     said_loose_ = true;
     const uint32_t doublings = std::min(failed_holds_ - kFailedHolds, 7u);
     skipped_holds_ = std::min(kSkippedHolds << doublings, kMostSkippedHolds);
@@ -244,13 +269,21 @@ bool Attachment::SameThreads() const {
 }
 
 bool Attachment::CanDetach() {
-  return WantedDetach() != Detach::kNever && attached() && !graph_trace_ &&
+  return WantedDetach() != Detach::kNever && attached() && !graph_trace_ && !finalize_failed_ &&
          cupti_.Finalize != nullptr && IdleAtAttach();
 }
 
 bool Attachment::MayDetach(uint32_t thread_id, uint64_t whole_steps) {
   held_.clear();
+  if (attached() && !IdleAtAttach()) SayWhyNot("it attached while work may have been in flight");
   return CanDetach() && proof_steps_ + whole_steps >= kProofSteps && HoldOthers(thread_id);
+}
+
+// Once, and only to who asked for a detach that others' launches do not prevent.
+void Attachment::SayWhyNot(const char* reason) {
+  if (said_why_not_ || WantedDetach() != Detach::kWhenHeld) return;
+  said_why_not_ = true;
+  std::fprintf(stderr, "spanlite agent: CUPTI stays attached: %s.\n", reason);
 }
 
 void Attachment::Judge(uint64_t whole_steps) {
@@ -263,13 +296,19 @@ void Attachment::Judge(uint64_t whole_steps) {
 bool Attachment::DetachIfProven(uint32_t thread_id) {
   // A window without a record proves nothing: another client may have the buffers.
   // And its last records may show a launching thread that was not known before.
+  if (activity_->OnlyContext() == 0) SayWhyNot("work runs in more than one context");
   if (!fruitful_ || proof_steps_ < kProofSteps || activity_->OnlyContext() == 0 || !CanDetach() ||
       !AllHeld(thread_id))
     return false;
   Flush(true);
   std::lock_guard<std::mutex> lock(calls_);
-  if (cupti_.Finalize() != CUPTI_SUCCESS) return false;
+  if (const CUptiResult result = cupti_.Finalize(); result != CUPTI_SUCCESS) {
+    std::fprintf(stderr, "spanlite agent: cuptiFinalize failed (%d); CUPTI stays attached.\n", result);
+    finalize_failed_ = true;
+    return false;
+  }
   attached_.store(false, std::memory_order_release);
+  detached_ever_ = true;
   alive_at_detach_ = LivingThreads();
   State& state = ring_->header()->state;
   state.attached.store(0, std::memory_order_relaxed);

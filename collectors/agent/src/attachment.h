@@ -42,10 +42,21 @@ class Attachment {
     kAnyTime,       // from our own thread: never to be undone
   };
 
-  // Attaches where needed and turns the activities on. On failure `error` says why.
-  bool Enable(Moment moment, uint32_t thread_id, bool all_calls, std::string* error);
+  enum class Enabled {
+    kYes,
+    kLater,  // attached now it could never detach again, as a thread is not held that will be
+    kNo,
+  };
+
+  // Attaches where needed and turns the activities on. On failure `error` says why. `wait`: not now
+  // is an answer too.
+  Enabled Enable(Moment moment, uint32_t thread_id, bool all_calls, bool wait, std::string* error);
   void Disable();
   bool attached() const { return attached_.load(std::memory_order_acquire); }
+  // Whether threads that still live, other than this one, have been seen launching.
+  bool OthersLaunch(uint32_t thread_id) {
+    return activity_ != nullptr && !OtherLaunchers(thread_id).empty();
+  }
   // Whether CUDA runs in this process.
   bool DriverLoaded() { return driver_.Load(); }
 
@@ -68,17 +79,18 @@ class Attachment {
 
  private:
   bool Load(std::string* error);
-  bool Attach(Moment moment, uint32_t thread_id, std::string* error);
+  Enabled Attach(Moment moment, uint32_t thread_id, bool wait, std::string* error);
   void BeforeFirstContext();
   bool EnableKinds(bool only_launches, std::string* error);
   void KeepLaunchesOnly();
   void SeeWhetherTaken(Moment moment, uint32_t thread_id);
   std::vector<uint32_t> OtherLaunchers(uint32_t thread_id);
   bool OnlyLauncher(uint32_t thread_id) { return OtherLaunchers(thread_id).empty(); }
-  bool HoldOthers(uint32_t thread_id);
+  bool HoldOthers(uint32_t thread_id, bool met_before = false);
   bool AllHeld(uint32_t thread_id);
   bool IdleAtAttach();
   bool SameThreads() const;
+  void SayWhyNot(const char* reason);
   bool CanDetach();
   Detach WantedDetach() const;
 
@@ -106,6 +118,9 @@ class Attachment {
   bool waiting_ = false;           // a window has closed since the attach
   bool said_taken_ = false;
   bool said_loose_ = false;
+  bool said_why_not_ = false;
+  bool finalize_failed_ = false;
+  bool detached_ever_ = false;
 };
 
 }  // namespace spanlite

@@ -23,7 +23,7 @@ struct Config {
   uint32_t learn_steps = 20;                    // SPANLITE_AGENT_LEARN_STEPS
   bool api_calls = false;                       // SPANLITE_AGENT_API_CALLS: 1 records every call
   // SPANLITE_AGENT_ACTIVITIES: beside kernels, copies and launches; sync overhead external
-  bool sync = true, overhead = true, external = false;
+  bool sync = true, overhead = false, external = false;
   bool graph_trace = false;                     // SPANLITE_AGENT_GRAPH_TRACE: one record a graph
   bool hw_trace = false;                        // SPANLITE_AGENT_HW_TRACE: ask for HES
   uint64_t buffer_bytes = 1ull << 20;           // SPANLITE_AGENT_BUFFER_BYTES: one CUPTI buffer

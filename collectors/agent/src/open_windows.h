@@ -18,8 +18,9 @@ class WindowTimes {
   uint32_t At(uint64_t time_ns) const;
 
  private:
-  // Buffers come within a second or so; windows are rarer than that, but for captures on demand.
-  static constexpr size_t kKept = 32;
+  // Buffers come within a second or so, and later where other threads keep one from being complete;
+  // windows are rarer than that, but for captures on demand.
+  static constexpr size_t kKept = 128;
 
   struct Times {
     uint64_t open_ns, close_ns;

@@ -135,6 +135,20 @@ bool Session::WantsWindow(uint64_t now_ns, Plan* plan) {
   return wanted;
 }
 
+// Switching activities on and off beside threads that launch has ended a process once in some 3,300
+// windows. So, unless asked for, no window opens by itself where it cannot be closed by a detach.
+bool Session::Allowed(const Plan& plan, uint32_t thread_id) {
+  const bool by_itself = plan.reason == WindowReason::kSchedule || plan.reason == WindowReason::kSlo;
+  const auto detach = static_cast<Detach>(
+      ring_->header()->control.detach.load(std::memory_order_relaxed));
+  if (!by_itself || detach != Detach::kWhenProven || !attachment_.OthersLaunch(thread_id)) return true;
+  if (!said_many_)
+    std::fprintf(stderr, "spanlite agent: several threads launch, so windows open on demand only. "
+                         "SPANLITE_AGENT_DETACH=held opens them while the others are held.\n");
+  said_many_ = true;
+  return false;
+}
+
 void Session::CudaBegins() {
   std::lock_guard<StepLock> lock(mutex_);
   const Level level = WantedLevel();
@@ -153,7 +167,8 @@ void Session::StepBegins(uint32_t thread_id) {
   last_step_ns_ = SteadyNs();
   Plan plan;
   if (off_ || IsOpen() || !WantsWindow(last_step_ns_, &plan)) return;
-  Open(plan, Moment::kStepBoundary, thread_id);
+  if (Allowed(plan, thread_id)) Open(plan, Moment::kStepBoundary, thread_id);
+  else budget_.WindowClosed(last_step_ns_, 0);
 }
 
 void Session::StepEnds(uint32_t thread_id, uint32_t name, uint64_t start_ns, uint64_t end_ns) {
@@ -219,7 +234,13 @@ void Session::Open(const Plan& plan, Moment moment, uint32_t thread_id) {
   const Control& control = ring_->header()->control;
   std::string error;
   const bool all_calls = control.api_calls.load(std::memory_order_relaxed) != 0;
-  if (!attachment_.Enable(moment, thread_id, all_calls, &error)) return SwitchOff(error);
+  // A window that somebody asked for is worth an attach that stays.
+  const bool wait = plan.reason != WindowReason::kDemand;
+  switch (attachment_.Enable(moment, thread_id, all_calls, wait, &error)) {
+    case Attachment::Enabled::kNo: return SwitchOff(error);
+    case Attachment::Enabled::kLater: return budget_.WindowClosed(SteadyNs(), CostSince(began_ns));
+    case Attachment::Enabled::kYes: break;
+  }
   window_thread_ = thread_id;
   Start(plan);
   fixed_ns_ = moment == Moment::kStepBoundary ? CostSince(began_ns) : 0;

@@ -50,6 +50,7 @@ class Session : public StepObserver {
   void WriteClock();
   Level WantedLevel() const;
   bool WantsWindow(uint64_t now_ns, Plan* plan);
+  bool Allowed(const Plan& plan, uint32_t thread_id);
   void Open(const Plan& plan, Moment moment, uint32_t thread_id);
   void Start(const Plan& plan);
   bool Hold(const std::vector<uint32_t>& threads);
@@ -84,6 +85,7 @@ class Session : public StepObserver {
   uint64_t flush_until_ns_ = 0;
   uint32_t last_request_ = 0;
   bool slo_broken_ = false;
+  bool said_many_ = false;
   uint64_t step_number_ = 0;
   uint64_t steps_at_last_close_ = 0;
   uint64_t last_step_ns_ = 0;

@@ -6,6 +6,7 @@
 #include <dlfcn.h>
 #include <map>
 #include <mutex>
+#include <string>
 #include <sys/syscall.h>
 #include <thread>
 #include <unistd.h>
@@ -166,8 +167,10 @@ void standin_graph_launch(uint32_t graph, uint32_t stream, uint64_t node_ns) {
 bool standin_others_call() {
   std::lock_guard<std::mutex> lock(g_mutex);
   const uint64_t lately = spanlite::NowNs() - kLatelyNs;
-  for (const auto& [thread, last_ns] : g_callers)
-    if (thread != ThreadId() && last_ns > lately) return true;
+  for (const auto& [thread, last_ns] : g_callers) {
+    const std::string task = "/proc/self/task/" + std::to_string(thread);
+    if (thread != ThreadId() && last_ns > lately && access(task.c_str(), F_OK) == 0) return true;
+  }
   return false;
 }
 

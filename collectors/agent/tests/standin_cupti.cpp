@@ -40,6 +40,7 @@ union Record {
   CUpti_ActivitySynchronization2 sync;
   CUpti_ActivityOverhead3 overhead;
   CUpti_ActivityExternalCorrelation external;
+  CUpti_ActivityCudaEvent2 event;
 };
 
 struct Pending {
@@ -47,13 +48,22 @@ struct Pending {
   uint64_t end_ns;
 };
 
+// STANDIN_VERSION=18: a CUPTI of CUDA 12.1, whose overheads end before their correlation id, and
+// which sends events along with waits.
+uint32_t Version() {
+  static const char* text = std::getenv("STANDIN_VERSION");
+  return text != nullptr ? static_cast<uint32_t>(std::atoi(text)) : CUPTI_API_VERSION;
+}
+
 size_t SizeOf(CUpti_ActivityKind kind) {
   switch (kind) {
     case CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL: return sizeof(CUpti_ActivityKernel10);
     case CUPTI_ACTIVITY_KIND_MEMCPY: return sizeof(CUpti_ActivityMemcpy6);
     case CUPTI_ACTIVITY_KIND_MEMSET: return sizeof(CUpti_ActivityMemset4);
     case CUPTI_ACTIVITY_KIND_SYNCHRONIZATION: return sizeof(CUpti_ActivitySynchronization2);
-    case CUPTI_ACTIVITY_KIND_OVERHEAD: return sizeof(CUpti_ActivityOverhead3);
+    case CUPTI_ACTIVITY_KIND_OVERHEAD:
+      return Version() < 22 ? sizeof(CUpti_ActivityOverhead) : sizeof(CUpti_ActivityOverhead3);
+    case CUPTI_ACTIVITY_KIND_CUDA_EVENT: return sizeof(CUpti_ActivityCudaEvent2);
     case CUPTI_ACTIVITY_KIND_EXTERNAL_CORRELATION: return sizeof(CUpti_ActivityExternalCorrelation);
     default: return sizeof(CUpti_ActivityAPI);
   }
@@ -195,6 +205,11 @@ void SeeMore(const StandinCall& call) {  // under the lock
     record.sync.streamId = static_cast<uint32_t>(CUPTI_SYNCHRONIZATION_INVALID_VALUE);
     record.sync.contextId = 1;
     Add(record, call.end_ns);
+    if (Version() < 28) {
+      record = {};
+      record.event.kind = CUPTI_ACTIVITY_KIND_CUDA_EVENT;
+      Add(record, call.end_ns);
+    }
   }
   if (!c.loaded && c.kinds.count(CUPTI_ACTIVITY_KIND_OVERHEAD)) {
     c.loaded = true;
@@ -365,7 +380,7 @@ uint64_t standin_cupti_count(const char* what) {
 }
 
 CUptiResult cuptiGetVersion(uint32_t* version) {
-  *version = CUPTI_API_VERSION;
+  *version = Version();
   return CUPTI_SUCCESS;
 }
 
