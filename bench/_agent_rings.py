@@ -20,8 +20,16 @@ DRAIN_EVERY_S = 0.1
 KEPT = (RecordType.KERNEL, RecordType.MEMCPY, RecordType.API, RecordType.STEP, RecordType.WINDOW)
 #: The columns that the bench looks at; the rest of a kernel would fill the memory.
 COLUMNS = {
-    RecordType.KERNEL: ["start_ns", "end_ns", "correlation_id", "window", "block_x", "name"],
-    RecordType.MEMCPY: ["start_ns", "end_ns", "correlation_id", "window"],
+    RecordType.KERNEL: [
+        "start_ns",
+        "end_ns",
+        "correlation_id",
+        "window",
+        "graph_node_id",
+        "block_x",
+        "name",
+    ],
+    RecordType.MEMCPY: ["start_ns", "end_ns", "correlation_id", "window", "graph_node_id"],
     RecordType.API: ["start_ns", "end_ns", "correlation_id", "window", "thread_id"],
 }
 
@@ -128,6 +136,15 @@ def _key(rows: Any) -> U64:
     return rows["window"].astype(np.uint64) << np.uint64(32) | rows["correlation_id"]
 
 
+def _launches(rows: Any) -> U64:
+    """The launch of each kernel or copy. A graph's launch has each node once: where a pair comes
+    twice, the second is of a launch, at a window's edge, whose call was not recorded."""
+    key = _key(rows)
+    pairs = np.stack([key, rows["graph_node_id"]], axis=1)
+    _, first = np.unique(pairs, axis=0, return_index=True)
+    return key[first]
+
+
 def kernels_a_step(drained: Drained) -> npt.NDArray[np.int64]:
     """For each whole step that a window covered, its kernels: those whose launch lies in it.
 
@@ -136,10 +153,10 @@ def kernels_a_step(drained: Drained) -> npt.NDArray[np.int64]:
     calls, kernels = drained.rows(RecordType.API), drained.rows(RecordType.KERNEL)
     if calls is None or kernels is None or drained.rows(RecordType.STEP) is None:
         return np.empty(0, np.int64)
-    keys = [_key(kernels)]
+    works = [kernels]
     if (copies := drained.rows(RecordType.MEMCPY)) is not None:
-        keys.append(_key(copies))
-    steps, wanted = whole_steps(drained), np.concatenate(keys)
+        works.append(copies)
+    steps, wanted = whole_steps(drained), np.concatenate([_launches(rows) for rows in works])
     counts = np.zeros(len(steps), np.int64)
     for thread in np.unique(steps["thread_id"]):
         mine = np.flatnonzero(steps["thread_id"] == thread)

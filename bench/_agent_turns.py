@@ -76,10 +76,14 @@ class Worker:
         text = Path(f"/proc/{self.process.pid}/status").read_text()
         return int(text.split("VmRSS:")[1].split()[0]) / 1024
 
-    def end(self) -> None:
-        """Let it run to its end."""
+    def close(self) -> None:
+        """Ask for nothing more."""
         assert self.process.stdin is not None
         self.process.stdin.close()
+
+    def end(self) -> None:
+        """Let it run to its end."""
+        self.close()
         self.process.wait(60)
 
 

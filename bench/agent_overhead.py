@@ -66,6 +66,8 @@ def report_records(workers: list[Worker], drain: RingDrain) -> None:
         emit(f"agent.resident_mib.{worker.name}", worker.resident_mib() - base, "MiB",
              note="more than without the agent")  # fmt: skip
     for worker in workers:
+        worker.close()
+    for worker in workers:
         worker.end()
     drain.stop()
     for worker in workers:

@@ -22,7 +22,7 @@ bench() { # SECONDS ARGUMENT...
   shift
   timeout -k 5 "$most" python3 -u -m bench.agent_overhead "$@" 2>>"$OUT/agent_batch.err"
 }
-bench "$limit" --parts overhead "${choice[@]}" --seconds 0.15 --until $((limit - 14)) --after "$work/go" >"$work/costs" &
+bench "$limit" --parts overhead "${choice[@]}" --seconds 0.15 --until $((limit - 22)) --after "$work/go" >"$work/costs" &
 costs=$!
 counted=()
 bench $((limit * 2 / 5)) --parts stress --windows 1050 --stress-seconds $((limit * 3 / 10)) &
