@@ -135,7 +135,7 @@ bool Session::WantsWindow(uint64_t now_ns, Plan* plan) {
   return wanted;
 }
 
-// Switching activities on and off beside threads that launch has ended a process once in some 3,300
+// Switching activities on and off beside threads that launch has ended a process once in some 2,700
 // windows. So, unless asked for, no window opens by itself where it cannot be closed by a detach.
 bool Session::Allowed(const Plan& plan, uint32_t thread_id) {
   const bool by_itself = plan.reason == WindowReason::kSchedule || plan.reason == WindowReason::kSlo;
