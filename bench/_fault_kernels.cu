@@ -1,4 +1,4 @@
-// Kernels of bench/faults_record.py. PAD 0 makes the transposition conflict 32 ways in its reads.
+// Kernels of bench/_fault_worker.py. PAD 0 makes the transposition conflict 32 ways in its reads.
 #ifndef PAD
 #define PAD 1
 #endif
@@ -44,7 +44,7 @@ extern "C" __global__ void custom_mix(const float *in, float *out, int n, int ro
 }
 
 // Runs as long as the clock makes it, on as many SMs as it has blocks.
-extern "C" __global__ void spin_fma(float *out, int rounds)
+extern "C" __global__ void expert_fma(float *out, int rounds)
 {
     float a = threadIdx.x, b = 0.5f;
     for (int round = 0; round < rounds; ++round) {
@@ -52,4 +52,21 @@ extern "C" __global__ void spin_fma(float *out, int rounds)
         b = fmaf(b, 0.999f, 1e-3f);
     }
     out[blockIdx.x * blockDim.x + threadIdx.x] = a + b;
+}
+
+// A block for each request and head, over as many tokens as the request has: 512 bytes a token.
+// It lasts as long as its longest request.
+extern "C" __global__ void decode_attention(const uint4 *cache, unsigned *out, const int *context,
+                                            int pool_tokens, int first_request)
+{
+    int request = blockIdx.x + first_request, lane = threadIdx.x % 32, row = threadIdx.x / 32;
+    int tokens = context[request];
+    unsigned at = (unsigned)(request * gridDim.y + blockIdx.y) * 7919u * 1024u;
+    unsigned sum = 0;
+#pragma unroll 4
+    for (int token = row; token < tokens; token += 4) {
+        uint4 part = cache[(size_t)((at + token) % (unsigned)pool_tokens) * 32 + lane];
+        sum += part.x ^ part.y ^ part.z ^ part.w;
+    }
+    atomicAdd(out + request * gridDim.y + blockIdx.y, sum);
 }

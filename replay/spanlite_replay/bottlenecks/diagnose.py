@@ -6,13 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from spanlite_replay.bottlenecks.causes import (
-    FEWEST,
-    Cause,
-    Comparison,
-    find_causes,
-    find_long_tail,
-)
+from spanlite_replay.bottlenecks.causes import Cause, find_causes, find_long_tail
+from spanlite_replay.bottlenecks.compared import FEWEST, Comparison
 from spanlite_replay.bottlenecks.groups import Group, group_of
 from spanlite_replay.bottlenecks.picking import pick_slow
 from spanlite_replay.bottlenecks.report import Analysis, Bottlenecks, analyse, summarise
@@ -31,6 +26,13 @@ class Diagnosis:
     def causes(self) -> list[Cause]:
         """The one that explains most first."""
         return list(self.report.causes)
+
+    @property
+    def unexplained(self) -> float:
+        """The share of the difference that no cause explains; 0 where there is no difference."""
+        if self.comparison is None or not self.comparison.is_significant:
+            return 0.0
+        return max(0.0, 1.0 - sum(cause.share for cause in self.causes))
 
 
 def diagnose(recording: Recording, baseline: Recording | None = None) -> Diagnosis:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -11,11 +12,16 @@ import numpy.typing as npt
 from spanlite.kinds import SpanKind
 
 from spanlite_replay.bottlenecks.bounds import I64, Bound, Reason
-from spanlite_replay.bottlenecks.kernels import attributes_at
+from spanlite_replay.bottlenecks.kernels import ALONE, ALONE_TIMES, attributes_at
 from spanlite_replay.bottlenecks.links import WAITS
 from spanlite_replay.bottlenecks.recorded import BOOL, Recorded
 from spanlite_replay.bottlenecks.report import Analysis
 from spanlite_replay.fidelity.spans import group_rows, union_ns
+
+#: Attributes that the daemon's samplers leave on steps.
+CLOCK, THROTTLED = "gpu.sm_clock_mhz", "gpu.throttled"
+#: Of a request: how long its context is.
+TOKENS = ("gen_ai.usage.input_tokens", "context_tokens", "prompt_tokens", "input_tokens")
 
 
 @dataclass(frozen=True)
@@ -25,11 +31,23 @@ class KernelGroup:
     name: str
     times: float  # a window
     mean_ns: float
+    median_ns: float
     cv: float  # standard deviation by mean
     blocks: float  # of one launch
     registers: float
     accompanied: float  # share of its time beside other streams
+    alone_tail_ns: float  # mean less median of the runs that were alone, 0 where few were
+    alone_times: float  # a window
     attributes: dict[str, Any]  # of one of them
+
+
+@dataclass(frozen=True)
+class Served:
+    """A request that windows of a group link to."""
+
+    name: str
+    windows: int  # that serve it
+    tokens: float  # of its context, nan where that is not recorded
 
 
 @dataclass(frozen=True)
@@ -49,7 +67,15 @@ class Group:
     copy_bytes: float
     copy_rate: float  # bytes a ns, while copying
     foreign_ns: float  # other processes' work on the same device meanwhile
+    clock_mhz: float  # of the SMs, nan where that is not recorded
+    throttled: str  # why the GPU held its clocks down, as it says itself
+    requests: dict[int, Served]  # by span id
     kernels: dict[str, KernelGroup]
+
+    @property
+    def idle_ns(self) -> float:
+        """Time in which no stream ran anything."""
+        return self.length_ns - self.busy_ns
 
     @property
     def parallel(self) -> float:
@@ -96,8 +122,46 @@ def group_of(analysis: Analysis, chosen: BOOL) -> Group:
         copy_bytes=float(moved) / count,
         copy_rate=float(moved / copying) if copying else 0.0,
         foreign_ns=_foreign_ns(rec, chosen) / count,
+        **_said_of(rec, chosen),
+        requests=_requests(rec, chosen),
         kernels=_kernels(analysis, device[rec.kind[device] == SpanKind.KERNEL], count),
     )
+
+
+def _said_of(rec: Recorded, chosen: BOOL) -> dict[str, Any]:
+    """What attributes of the windows' own spans say of the GPU."""
+    span = rec.windows.span[chosen]
+    said = attributes_at(rec, span[span >= 0])
+    clocks = [float(one[CLOCK]) for one in said if isinstance(one.get(CLOCK), (int, float))]
+    words = {word for one in said for word in str(one.get(THROTTLED) or "").split(",") if word}
+    return {
+        "clock_mhz": float(np.mean(clocks)) if clocks else math.nan,
+        "throttled": ", ".join(sorted(words)),
+    }
+
+
+def _requests(rec: Recorded, chosen: BOOL) -> dict[int, Served]:
+    """The requests that the windows serve, by their links or by what holds them."""
+    place = np.full(len(rec.start), -1, np.int64)
+    span = rec.windows.span[chosen]
+    place[span[span >= 0]] = np.flatnonzero(span >= 0)
+    source, goal = rec.work.link_from, rec.work.link_to
+    linked = (place[source] >= 0) & (rec.kind[goal] == SpanKind.REQUEST)
+    request, windows = np.unique(goal[linked], return_counts=True)
+    ids = rec.recording.span_id[rec.work.row[request]].tolist()
+    return {
+        ids[i]: Served(rec.names[int(rec.name[request[i]])], int(windows[i]), _tokens(said))
+        for i, said in enumerate(attributes_at(rec, request))
+    }
+
+
+def _tokens(said: dict[str, Any]) -> float:
+    for key in TOKENS:
+        try:
+            return float(said[key])
+        except (KeyError, TypeError, ValueError):
+            continue
+    return math.nan
 
 
 def _busy_ns(rec: Recorded, device: I64) -> int:
@@ -125,6 +189,10 @@ def _foreign_ns(rec: Recorded, chosen: BOOL) -> float:
     return total
 
 
+def _tail_ns(took: npt.NDArray[np.float64]) -> float:
+    return float(took.mean() - np.median(took)) if len(took) >= ALONE_TIMES else 0.0
+
+
 def _kernels(analysis: Analysis, kernel: I64, windows: int) -> dict[str, KernelGroup]:
     rec, kernels = analysis.rec, analysis.kernels
     if not len(kernel):
@@ -134,21 +202,28 @@ def _kernels(analysis: Analysis, kernel: I64, windows: int) -> dict[str, KernelG
     blocks = np.array([one.blocks for one in kernels.signatures])[kernels.of[kernel]]
     registers = rec.recording.integers("registers_per_thread", rec.work.row[kernel], 0)
     count = np.bincount(group)
+    order = np.lexsort((took, group))
+    middle = np.cumsum(count) - count + (count - 1) // 2
+    medians = took[order[middle]]
     mean, square, mean_blocks, mean_registers, company = (
         np.bincount(group, weights=values) / count
         for values in (took, took**2, blocks, registers, kernels.accompanied[kernel])
     )
     spread = np.sqrt(np.maximum(square - mean**2, 0))
+    alone = kernels.accompanied[kernel] <= ALONE
     texts = attributes_at(rec, kernel[first])
     return {
         name: KernelGroup(
             name,
             float(count[i]) / windows,
             float(mean[i]),
+            float(medians[i]),
             float(spread[i] / max(mean[i], 1)),
             float(mean_blocks[i]),
             float(mean_registers[i]),
             float(company[i]),
+            _tail_ns(took[alone & (group == i)]),
+            float((alone & (group == i)).sum()) / windows,
             texts[i],
         )
         for i in range(len(first))

@@ -6,14 +6,21 @@ import re
 from dataclasses import dataclass
 
 import numpy as np
+from spanlite.kinds import SpanKind
 
 from spanlite_replay.bottlenecks.recorded import BOOL, I64, Recorded
+from spanlite_replay.sim.model import default_model, room, table_devices
 from spanlite_replay.work import EdgeKind
 
 #: A launch on an idle stream takes at least this share of all such launches' time.
 QUICK_SHARE = 0.1
 #: Without any launch on an idle stream: what an H100 takes.
 USUAL_LATENCY_NS = 4_000
+#: A kernel that fills the GPU lets others in as its last blocks end, this long before its end; and
+#: they start this long after it at most.
+LAST_BLOCKS_NS, AFTER_FULL_NS = 30_000, 10_000
+#: So much of all room is as good as all of it.
+FULL = 0.99
 #: Calls that wait for the device, and CUPTI's synchronisation records.
 WAITS = re.compile(r"synchroni[sz]e|\bsync\b|cu(da)?memcpy(?!.*async)", re.IGNORECASE)
 
@@ -26,6 +33,7 @@ class Links:
     launch: list[int]  # the call that launched it
     other: list[int]  # what ended last on another stream before it started
     other_known: list[bool]  # that was recorded as a dependency, not told from the times
+    made_room: list[int]  # the kernel of another stream that filled the GPU until it started
     waited_for: list[int]  # of a call: the device span whose end it waited for
     calls: dict[int, tuple[list[int], list[int]]]  # thread -> (starts, positions)
     launches: BOOL  # which spans are calls that launched something
@@ -48,6 +56,7 @@ def link(rec: Recorded) -> Links:
         work.launched_by.tolist(),
         other.tolist(),
         known.tolist(),
+        _made_room(rec).tolist(),
         _waits(rec).tolist(),
         _calls(rec),
         launches,
@@ -65,6 +74,28 @@ def _others(rec: Recorded) -> tuple[I64, BOOL]:
         other[edges.after[rows]] = edges.before[rows]  # of several the one that ended last
         known[edges.after[rows]] = sure
     return other, known
+
+
+def _made_room(rec: Recorded) -> I64:
+    """For each kernel the one of another stream that held all SMs and was ending as it started."""
+    kernel = np.flatnonzero(rec.kind == SpanKind.KERNEL)
+    found = np.full(len(rec.start), -1, np.int64)
+    held = room(rec.recording, rec.work.row[kernel], rec.kind[kernel], default_model())
+    gpu = table_devices(rec.work)[rec.work.stream[kernel]]
+    for one in np.unique(gpu):
+        mine = kernel[gpu == one]
+        full = mine[held[gpu == one] >= FULL]
+        full = full[np.argsort(rec.end[full], kind="stable")]
+        if not len(full):
+            continue
+        at = np.searchsorted(rec.end[full], rec.start[mine] - AFTER_FULL_NS)
+        near = full[np.minimum(at, len(full) - 1)]
+        good = (at < len(full)) & (rec.end[near] <= rec.start[mine] + LAST_BLOCKS_NS)
+        good &= (rec.start[near] < rec.start[mine]) & (
+            rec.work.stream[near] != rec.work.stream[mine]
+        )
+        found[mine[good]] = near[good]
+    return found
 
 
 def _waits(rec: Recorded) -> I64:

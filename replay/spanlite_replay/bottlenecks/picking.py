@@ -7,7 +7,7 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from spanlite_replay.bottlenecks.causes import FEWEST
+from spanlite_replay.bottlenecks.compared import FEWEST
 from spanlite_replay.bottlenecks.recorded import BOOL
 from spanlite_replay.bottlenecks.report import Analysis
 
@@ -28,7 +28,7 @@ def pick_slow(analysis: Analysis) -> tuple[BOOL, BOOL]:
     """(usual, slow) windows of one recording; the first of each thread is warm-up, in neither.
 
     Where one moment parts them into usual and slower ones, that is the comparison; else slow are
-    those that stand out by their length. A change is looked for in the device's work first: the
+    those that stand out by their length. A change is looked for in the device's work too: the
     noise of the host hides many a change from the lengths, but not from what the device did.
     """
     warm, lengths = _warm(analysis), _lengths(analysis)
@@ -47,13 +47,15 @@ def _after_change(analysis: Analysis, warm: BOOL, lengths: F64) -> BOOL | None:
     """The slower side of the moment at which something changed; None where nothing did."""
     start_ns = analysis.rec.windows.start_ns
     order = np.flatnonzero(warm)[np.argsort(start_ns[warm], kind="stable")]
-    for measure in (_device_work(analysis), lengths):
-        if place := _change(measure[order]):
-            sides = (order[:place], order[place:])
-            after = np.zeros(len(warm), np.bool_)
-            after[max(sides, key=lambda side: float(lengths[side].mean()))] = True
-            return after
-    return None
+    # Of both the one that tells more.
+    found = [_change(measure[order]) for measure in (_device_work(analysis), lengths)]
+    place, _ = max(found, key=lambda one: one[1])
+    if not place:
+        return None
+    sides = (order[:place], order[place:])
+    after = np.zeros(len(warm), np.bool_)
+    after[max(sides, key=lambda side: float(lengths[side].mean()))] = True
+    return after
 
 
 def _lengths(analysis: Analysis) -> F64:
@@ -90,19 +92,21 @@ def _device_work(analysis: Analysis) -> F64:
     return np.bincount(rec.window[device], took, len(rec.windows)).astype(np.float64)
 
 
-def _change(values: F64) -> int:
-    """Where one moment parts values in order of time, the first place after it; 0: nowhere.
+def _change(values: F64) -> tuple[int, float]:
+    """Where one moment parts values in order of time: (the first place after it, 0 for nowhere;
+    deviations).
 
     The rank-sum test at each place that leaves enough on both sides; the strongest counts.
     """
     count = len(values)
     before = np.arange(FEWEST, count - FEWEST + 1)
     if not len(before):
-        return 0
+        return 0, 0.0
     ranks = np.empty(count)
     ranks[np.argsort(values, kind="stable")] = np.arange(1, count + 1)
     off = np.cumsum(ranks)[before - 1] - before * (count + 1) / 2
     deviations = np.abs(off) / np.sqrt(before * (count - before) * (count + 1) / 12)
     best = int(deviations.argmax())
     parted = not math.isclose(float(values.min()), float(values.max()))
-    return int(before[best]) if parted and deviations[best] >= CHANGED else 0
+    changed = parted and deviations[best] >= CHANGED
+    return (int(before[best]), float(deviations[best])) if changed else (0, 0.0)

@@ -36,7 +36,8 @@ def print_report(diagnosis: Diagnosis, console: Console, top: int) -> None:
 def _print_causes(diagnosis: Diagnosis, console: Console) -> None:
     _say(console, escape(f"compared: {diagnosis.compared}"))
     if not diagnosis.causes:
-        _say(console, "causes: none; no difference beyond chance")
+        why = "none that explains it" if diagnosis.unexplained else "no difference beyond chance"
+        _say(console, f"causes: none; {why}")
     for number, cause in enumerate(diagnosis.causes, 1):
         _say(
             console,
@@ -45,6 +46,8 @@ def _print_causes(diagnosis: Diagnosis, console: Console) -> None:
         )
         for line in cause.evidence:
             _say(console, escape(f"   {line}"))
+    if diagnosis.unexplained > 0.05:
+        _say(console, f"not explained: {diagnosis.unexplained * 100:.0f} % of the difference")
     console.print()
 
 

@@ -114,6 +114,10 @@ class Walker:
         if began - max(free, launched) > SLACK_NS and self._follows(span, other, free, launched):
             self._to(min(self.end[other], began), Reason.GAP, span)
             return True, other
+        full = self.links.made_room[span]
+        if began - max(free, launched) > SLACK_NS and full >= 0 and self.end[full] > free:
+            self._to(min(self.end[full], began), Reason.GAP, span)
+            return True, full
         if ahead < 0 and call < 0:
             self._to(self.floor, Reason.NO_LAUNCH, span)
             return None

@@ -91,6 +91,7 @@ def _as_json(diagnosis: Diagnosis) -> str:
     body = json.loads(diagnosis.report.to_json())
     body["causes"] = [dataclasses.asdict(cause) for cause in diagnosis.causes]
     body["compared"] = diagnosis.compared
+    body["unexplained_share"] = diagnosis.unexplained
     return json.dumps(body, ensure_ascii=False)
 
 

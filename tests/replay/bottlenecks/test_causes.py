@@ -5,6 +5,7 @@ What these hold is the rules, not that they work on a GPU: that is for recording
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Callable
 from typing import Any
@@ -249,6 +250,111 @@ def test_requests_alike_or_of_all_lengths_are_no_tail(
             machine.end_step()
         machine.end_request()
     assert diagnose(machine.recording()).causes == []
+
+
+def _said(m: Any, row: int, **said: object) -> None:
+    m.rows[row - 1]["attributes"] = json.dumps(said)
+
+
+def test_a_measured_clock_is_the_evidence(machine: Any) -> None:
+    """Kernels bound by memory do not follow the clock: only some are slower."""
+
+    def step(m: Any, r: random.Random) -> None:
+        slow = m.rows[m.step[1] - 1]["name"] >= "step:08"
+        clock = {"gpu.sm_clock_mhz": 1400 if slow else 1980}
+        _said(m, m.step[1], **clock, **({"gpu.throttled": "sw_power_cap"} if slow else {}))
+        for _ in range(4):
+            m.launch("gemm", int((170 if slow else 120) * US * r.uniform(0.98, 1.02)))
+            m.launch("elementwise", int(60 * US * r.uniform(0.98, 1.02)))
+
+    r = random.Random(1)
+    for number in range(STEPS):
+        machine.begin_step(f"step:{number:02}")
+        step(machine, r)
+        machine.sync()
+        machine.end_step()
+    found = diagnose(machine.recording())
+    assert first(found) == "clock_throttled"
+    assert "1,400 MHz in place of 1,980, held down by sw_power_cap" in found.causes[0].evidence[0]
+
+
+@pytest.mark.parametrize(
+    ("context", "cause"), [(9_000, "long_tail_request"), (1_100, "slow_kernel")]
+)
+def test_a_long_context_in_a_batch(machine: Any, context: int, cause: str) -> None:
+    """Attention lasts as long as its longest request; without one it is a slow kernel."""
+    r = random.Random(1)
+    requests = []
+    for number in range(5):
+        machine.begin_request(f"request:{number}")
+        requests.append(machine.request)
+        _said(machine, machine.request[1], **{"gen_ai.usage.input_tokens": 1_000 + number})
+    _said(machine, requests[4][1], **{"gen_ai.usage.input_tokens": context})
+    machine.request = None
+    for number in range(STEPS):
+        slow = number >= STEPS // 2
+        machine.begin_step(f"step:{number}")
+        served = requests if slow else requests[:4]
+        machine.rows[-1]["links"] = [{"trace_id": t, "span_id": span} for t, span in served]
+        for _ in range(4):
+            machine.launch("gemm", int(100 * US * r.uniform(0.98, 1.02)))
+            machine.launch("decode_attention", (300 if slow else 100) * US)
+        machine.sync()
+        machine.end_step()
+    found = diagnose(machine.recording())
+    assert first(found) == cause
+    assert len(found.causes) == 1
+    if cause == "long_tail_request":
+        assert "a context of 9,000 tokens" in " ".join(found.causes[0].evidence)
+
+
+def test_pieces_of_a_kernel_that_always_fills_the_gpu(machine: Any) -> None:
+    """A persistent product has as many blocks however small its share of the rows is."""
+
+    def step(m: Any, r: random.Random) -> None:
+        launch = m.launch
+
+        def other(this: str, us: int, **rest: Any) -> int:
+            if "gemm" not in this:
+                return int(launch(this, us, **rest))
+            for _ in range(6):
+                end = launch("nvjet_gemm_64x8", us // 2, **rest)
+            return int(end)
+
+        m.launch = other
+        usual(m, r)
+        m.launch = launch
+
+    assert first(run(machine, step)) == "fragmented_batch"
+
+
+def test_more_of_the_same_kernels_is_more_work(machine: Any) -> None:
+    def step(m: Any, r: random.Random) -> None:
+        usual(m, r)
+        usual(m, r)
+
+    assert first(run(machine, step)) == "more_work"
+
+
+def test_what_no_rule_knows_is_said_to_be_unexplained(machine: Any) -> None:
+    """Launched, the stream free, and not started: nothing recorded says what it waited for."""
+
+    def step(m: Any, r: random.Random) -> None:
+        m.launch("gemm", 50 * US)
+        m.launch("elementwise", 50 * US, after=m.now + 400 * US)
+
+    def short(m: Any, r: random.Random) -> None:
+        m.launch("gemm", 50 * US)
+        m.launch("elementwise", int(50 * US * r.uniform(0.97, 1.03)))
+
+    r = random.Random(1)
+    for number in range(STEPS):
+        machine.begin_step(f"step:{number}")
+        (step if number >= STEPS // 2 else short)(machine, r)
+        machine.sync()
+        machine.end_step()
+    found = diagnose(machine.recording())
+    assert found.causes == [] and found.unexplained == 1.0
 
 
 def test_against_a_baseline(machine: Any, another: Callable[[], Any]) -> None:

@@ -2,135 +2,144 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from spanlite_replay.bottlenecks.diagnose import diagnose
 
 sys.path.append(str(Path(__file__).parents[3]))  # bench/ is no installed package
-from bench import faults_record
-from bench._fault_names import FAULTS
-from bench._fault_trace import annotate, read_conflicts, trim, write
-from bench._recordings import RECORDINGS
-from bench.bottlenecks import FOLDER, diagnosis_of
+from bench import _fault_bed, faults_record
+from bench._fault_names import FAULTS, RECORDINGS, STRENGTHS
+from bench._fault_spans import Clocks, annotated, cut, facts_of, names_of, read_conflicts, write
+from bench.bottlenecks import FOLDER, HALVES, WAYS, Faulty, ask, half_of, healthy
 
 ROOT = Path(__file__).parents[3]
+Rows = Any
 
 
-def test_every_fault_has_a_recording_of_its_name() -> None:
-    healthy = {name for name in faults_record.FAULTS if name.startswith("healthy")}
-    assert set(faults_record.FAULTS) - healthy == set(FAULTS) and len(FAULTS) == 12
-    assert len(healthy) == 3
+def test_every_fault_is_recorded_twice_and_differently() -> None:
+    assert len(FAULTS) == 12
+    for fault in FAULTS:
+        strong, weak = (RECORDINGS[f"{fault}.{strength}"] for strength in STRENGTHS)
+        assert strong != weak
+        assert {half_of(f"{fault}.{strength}") for strength in STRENGTHS} == set(HALVES)
+    assert sum(name.startswith("healthy") for name in RECORDINGS) >= 3
+    for seeded in RECORDINGS.values():
+        _fault_bed.Options(**seeded.options)
 
 
 def test_it_lists_them_without_a_gpu() -> None:
     command = [sys.executable, "-m", "bench.faults_record", "--list"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    assert done.stdout.split() == list(faults_record.FAULTS)
+    assert done.stdout.split() == list(RECORDINGS)
 
 
 def test_kernels_are_what_the_program_asks_for() -> None:
-    source = faults_record.KERNELS.read_text()
-    for name in ("custom_transpose", "custom_mix", "spin_fma"):
+    source = _fault_bed.KERNELS.read_text()
+    for name, _ in _fault_bed.VARIANTS.values():
         assert f"void {name}(" in source
+    assert set(faults_record._HEALTHY.values()) <= set(_fault_bed.VARIANTS)
 
 
-def _event(category: str, name: str, ts: float, **args: object) -> dict[str, object]:
-    return {"ph": "X", "cat": category, "name": name, "ts": ts, "dur": 5.0, "args": args}
+def test_clocks_are_those_of_the_time() -> None:
+    at = np.array([100, 200, 300])
+    clocks = Clocks(at, np.array([1980, 1500, 1600]), np.array([0, 4, 4]), np.zeros(3))
+    found = {"gpu.sm_clock_mhz": 1550, "gpu.throttled": "sw_power_cap"}
+    assert clocks.around(150, 310) == found
+    assert clocks.around(110, 120) == {"gpu.sm_clock_mhz": 1980}  # the one before
+    assert clocks.around(0, 50) == {"gpu.sm_clock_mhz": 1980}
+    none = np.empty(0, np.int64)
+    assert Clocks(none, none, none, none.astype(float)).around(0, 50) == {}
 
 
-TRACE = {
-    "schemaVersion": 1,
-    "deviceProperties": [{"name": "NVIDIA H200", "uuid": "secret"}],
-    "baseTimeNanoseconds": 5,
-    "hostName": "machine",
-    "traceEvents": [
-        _event("user_annotation", "step:3", 100.0),
-        _event("user_annotation", "Optimizer.step", 101.0),
-        _event("cpu_op", "aten::mm", 102.0),
-        _event("cuda_runtime", "cudaLaunchKernel", 103.0, correlation=7, cbid=211),
-        _event("cuda_runtime", "cudaEventQuery", 104.0),
-        _event("kernel", "custom_mix", 90.0, correlation=6, grid=[1, 1, 1]),
-        _event("kernel", "custom_mix", 110.0, correlation=7, grid=[1, 1, 1]),
-        {"ph": "M", "name": "process_name", "args": {"name": "python"}},
-        {"ph": "s", "cat": "ac2g", "name": "ac2g", "ts": 1.0},
-    ],
-}
+def test_spans_are_cut_and_annotated(machine: Any, tmp_path: Path) -> None:
+    for number in range(4):
+        machine.begin_step(f"step:{number}")
+        machine.launch("custom_mix", 50_000, attributes='{"stage": "mlp"}')
+        machine.sync()
+        machine.end_step()
+    table = machine.recording().table
+    start = table.column("start_ns").to_numpy()
+    change = int(np.sort(start)[len(start) // 2])
+    assert cut(table, 2, 0, 2**62).num_rows == 0
+    assert cut(table, 1, change, 2**62).num_rows == (start >= change).sum()
 
+    def counted(name: str, after: bool) -> dict[str, Any]:
+        return {"bank_conflicts_per_request": 15.5} if after else {}
 
-def test_a_trace_is_trimmed(tmp_path: Path) -> None:
-    trace = trim(TRACE, "x.json")
-    names = [event["name"] for event in trace["traceEvents"]]
-    assert names == ["step:3", "cudaLaunchKernel", "custom_mix", "custom_mix", "process_name"]
-    assert trace["traceEvents"][1]["args"] == {"correlation": 7}
-    assert "machine" not in json.dumps(trace) and "secret" not in json.dumps(trace)
-    size = write(trace, tmp_path / "x.json.gz")
-    assert json.loads(gzip.decompress((tmp_path / "x.json.gz").read_bytes())) == trace
-    assert size == write(trace, tmp_path / "y.json.gz")
-
-
-def test_a_trimmed_recording_says_the_same(tmp_path: Path) -> None:
-    whole = RECORDINGS / "graph_s1.json.gz"
-    trace = json.loads(gzip.decompress(whole.read_bytes()))
-    write(trim(trace, "x.json"), tmp_path / "x.json.gz")
-    before, after = diagnosis_of(whole).report, diagnosis_of(tmp_path / "x.json.gz").report
-    assert (after.unit, after.windows, after.total_ns) == ("step", 6, before.total_ns)
-    kinds = [{one.bound: one.ns for one in report.shares} for report in (before, after)]
-    assert kinds[0]["compute"] == kinds[1]["compute"] and kinds[0]["copy"] == kinds[1]["copy"]
-    assert (tmp_path / "x.json.gz").stat().st_size < whole.stat().st_size
-
-
-def test_facts_go_to_the_faulty_half() -> None:
-    trace = trim(TRACE, "x.json")
-    assert annotate(trace, "custom_mix", 3, {"local_memory_per_thread": 64}) == 1
-    marked = [e["args"].get("local_memory_per_thread") for e in trace["traceEvents"]]
-    assert marked == [None, None, None, 64, None]
-    assert annotate(trace, "custom_mix", 99, {"x": 1}) == 0
+    clocks = Clocks(np.array([0]), np.array([1980]), np.array([0]), np.zeros(1))
+    found = annotated(table, clocks, counted, change)
+    size = write(found, tmp_path / "x.parquet", {"change_ns": change})
+    assert size == (tmp_path / "x.parquet").stat().st_size
+    again = pq.read_table(tmp_path / "x.parquet")
+    assert facts_of(tmp_path / "x.parquet") == {"change_ns": change}
+    assert again.num_rows == table.num_rows
+    rows = [row for row in again.to_pylist() if row["attributes"]]
+    said = {(row["kind"], row["start_ns"] >= change): json.loads(row["attributes"]) for row in rows}
+    assert said["kernel", False] == {"stage": "mlp"}
+    assert said["kernel", True] == {"stage": "mlp", "bank_conflicts_per_request": 15.5}
+    assert said["step", True] == {"gpu.sm_clock_mhz": 1980}
 
 
 def test_conflicts_are_read_from_ncu() -> None:
-    head = '"ID","Kernel Name","Metric Name","Metric Unit","Metric Value"'
-    rows = [
-        ("l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_ld.sum", "16,252,928"),
-        ("l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_st.sum", "0"),
-        ("smsp__inst_executed_op_shared_ld.sum", "524,288"),
-        ("smsp__inst_executed_op_shared_st.sum", "524,288"),
-    ]
-    text = "==PROF== Connected\n" + head
-    for name, value in rows:
-        text += f'\n"0","custom_transpose","{name}","","{value}"'
-    assert read_conflicts(text) == 15.5
-    assert read_conflicts("==ERROR== ERR_NVGPUCTRPERM") is None
+    text = '==PROF== Connected\n"ID","Kernel Name","Metric Name","Metric Unit","Metric Value"'
+    for number, name, conflicts in (("0", "custom_transpose", 0), ("1", "custom_mix", 16_252_928)):
+        for metric, value in (
+            ("l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_ld.sum", f"{conflicts:,}"),
+            ("l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_st.sum", "0"),
+            ("smsp__inst_executed_op_shared_ld.sum", "524,288"),
+            ("smsp__inst_executed_op_shared_st.sum", "524,288"),
+        ):
+            text += f'\n"{number}","{name}","{metric}","","{value}"'
+    counts = read_conflicts(text)
+    assert counts == [("custom_transpose", 0.0), ("custom_mix", 15.5)]
+    assert names_of([("fill", 1.0), *counts], ["a", "b"]) == {"a": 0.0, "b": 15.5}
+    assert read_conflicts("==ERROR== ERR_NVGPUCTRPERM") == []
 
 
-#: What is named first, as measured; docs/bottlenecks.md says why not all.
-FIRST = {
-    "slow_kernel": "none",
-    "clock_throttled": "launch_starvation",
-    "stray_sync": "none",
-    "serialised_streams": "launch_starvation",
-    "copy_engine": "copy_engine",
-    "launch_starvation": "launch_starvation",
-    "fragmented_batch": "fragmented_batch",
-    "bank_conflicts": "none",
-    "register_spill": "register_spill",
-    "gemm_regression": "gemm_regression",
-    "noisy_neighbour": "none",
-    "long_tail_request": "long_tail_request",
+#: (recording, way) -> what is named first where it is not the fault; docs/bottlenecks.md says why.
+MISSED = {
+    ("bank_conflicts.strong", "bare"): "slow_kernel",
+    ("bank_conflicts.weak", "bare"): "slow_kernel",
+    ("noisy_neighbour.weak", "before"): "none",
+    ("register_spill.weak", "before"): "launch_starvation",
+    ("register_spill.weak", "within"): "launch_starvation",
 }
+NAMES = [f"{fault}.{strength}" for fault in FAULTS for strength in STRENGTHS]
 
 
-def _first(path: Path) -> str:
-    causes = diagnosis_of(path).causes
-    return causes[0].name if causes else "none"
-
-
-def test_causes_named_first_are_those_measured() -> None:
-    assert {name: _first(FOLDER / f"{name}.json.gz") for name in FAULTS} == FIRST
+@pytest.mark.parametrize("name", NAMES)
+def test_the_cause_named_first_is_the_fault(name: str) -> None:
+    one = Faulty.of(FOLDER / f"{name}.parquet")
+    for way in WAYS:
+        causes = ask(one, way, FOLDER).causes
+        first = causes[0].name if causes else "none"
+        assert first == MISSED.get((name, way), name.partition(".")[0]), way
 
 
 def test_healthy_recordings_have_no_cause() -> None:
-    healthy = sorted(FOLDER.glob("healthy_*.json.gz"))
-    alarms = [path.name for path in healthy if diagnosis_of(path).causes]
-    assert len(healthy) == 3 and alarms == ["healthy_requests.json.gz"]  # one false alarm
+    found = dict(healthy(FOLDER))
+    assert len(found) >= 30
+    assert [name for name, diagnosis in found.items() if diagnosis.causes] == []
+
+
+def test_a_healthy_step_is_explained() -> None:
+    """As long as the GPU's work, and next to nothing of it unexplained."""
+    for path in FOLDER.glob("healthy.*.parquet"):
+        shares = {one.bound: one.share for one in diagnose(Faulty.of(path).whole).report.shares}
+        assert shares["compute"] + shares["memory"] + shares.get("contention", 0) > 0.8
+        assert shares.get("unexplained", 0) < 0.01
+
+
+def test_recordings_are_small_and_name_their_gpu() -> None:
+    paths = sorted(FOLDER.glob("*.parquet"))
+    assert {path.stem for path in paths} >= set(NAMES)
+    assert sum(path.stat().st_size for path in paths) < 3 << 20
+    for path in paths:
+        assert facts_of(path)["gpu.name"] == "NVIDIA H200"

@@ -59,4 +59,4 @@ def test_every_fifth_step_is_found_by_its_length(machine: Any) -> None:
     ],
 )
 def test_where_values_change(values: list[float], place: int) -> None:
-    assert _change(np.array(values, np.float64)) == place
+    assert _change(np.array(values, np.float64))[0] == place
