@@ -55,7 +55,7 @@ METRICS = {
     "ncu_instructions": ("sm__inst_executed.sum", 1.0),
 }
 #: Of back-to-back launches, by how long one takes.
-TIMED_NS, MOST_REPEATS = 3e6, 30
+TIMED_NS, MOST_REPEATS = 1.5e6, 20
 WITHOUT_OPT_IN = 48 * 1024
 NAMES = (
     "config", "family", "unroll", "cap", "block", "grid", "blocks", "registers", "local_bytes",

@@ -33,9 +33,9 @@ from bench.h200._launcher import (
 from bench.h200._pressure_kernels import CAPS, ZEROS_FROM, Kernel, kernels, source
 
 BLOCK = 128
-RESIDENT = (1, 2, 3, 4, 6, 8, 12, 16)
+RESIDENT = (1, 2, 4, 8, 12, 16)
 #: Clocks that a launch is made to take, and repeats of it.
-CLOCKS, REPEATS = 400_000, 5
+CLOCKS, REPEATS = 150_000, 4
 FLOATS = 1 << 22
 NAMES = (
     "kernel", "cap", "registers", "local_bytes", "blocks", "turns", "span_cycles", "warp_cycles",
@@ -121,12 +121,12 @@ class Bench:
 
     def measure(self, function: ctypes.c_void_p, resident: int) -> tuple[int, ...] | None:
         """Turns, clocks of the loop on an SM and of a warp, ns of a launch, blocks alike."""
-        probe = self.launch(function, resident, 64)
+        probe = self.launch(function, resident, 16)
         if probe is None:
             return None
         probe.go()
-        each = max(probe.recorded().span_cycles / 64, 1)
-        turns = int(np.clip(CLOCKS / each, 64, 1 << 20))
+        each = max(probe.recorded().span_cycles / 16, 1)
+        turns = int(np.clip(CLOCKS / each, 16, 1 << 20))
         launch = self.launch(function, resident, turns)
         assert launch is not None
         launch.go()

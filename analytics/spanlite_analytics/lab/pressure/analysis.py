@@ -20,8 +20,8 @@ from spanlite_analytics.lab.toolchain import Compiler
 
 #: Register caps that are tried: where another warp fits on a sub-partition.
 CAPS = (24, 32, 40, 48, 56, 64, 72, 80, 96, 128, 168, 255)
-#: A predicted gain below this is within the model's error.
-WORTHWHILE = 1.05
+#: A predicted gain below this may be the model's error.
+WORTHWHILE = 1.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +128,9 @@ def rate_at(kernel: Kernel, setting: Setting, warps: int) -> Rate:
     """The model with so many warps on an SM; at least one on a sub-partition."""
     on_partition = max(round(warps / SUB_PARTITIONS), 1)
     group = max(-(-setting.threads // WARP_THREADS) // SUB_PARTITIONS, 1)
-    return rate(kernel.loop, setting.chip, on_partition, setting.memory, group)
+    threads = warps * WARP_THREADS * setting.sms
+    spill = setting.chip.spill_factor(kernel.resources.stack_bytes * threads)
+    return rate(kernel.loop, setting.chip, on_partition, setting.memory, group, spill)
 
 
 def row_of(kernel: Kernel, setting: Setting, plain: Kernel | None = None) -> Row | None:

@@ -59,10 +59,13 @@ class Loop:
 def loops_of(routine: Routine) -> list[Loop]:
     """Loops in the order of the code. One with several branches back is one loop."""
     ends: dict[int, int] = {}
+    exits = [code.offset for code in routine.code if code.name == "EXIT" and not code.guard]
     for code in routine.code:
-        # An endless loop onto itself is the padding behind a function.
-        if code.name == "BRA" and code.target is not None and code.target < code.offset:
-            ends[code.target] = max(code.offset, ends.get(code.target, 0))
+        # An endless loop onto itself is the padding behind a function; a branch over its exit
+        # comes back from what was put out of line.
+        start = code.offset if code.target is None or code.name != "BRA" else code.target
+        if start < code.offset and not any(start <= place <= code.offset for place in exits):
+            ends[start] = max(code.offset, ends.get(start, 0))
     spans = sorted(ends.items())
     made = []
     for start, end in spans:

@@ -14,10 +14,12 @@ from dataclasses import dataclass, field
 
 from spanlite_analytics.lab.pressure.code import NO_BARRIER, Instruction
 from spanlite_analytics.lab.pressure.loops import Loop
-from spanlite_analytics.lab.pressure.pipes import Chip, class_of
+from spanlite_analytics.lab.pressure.pipes import Chip, class_of, kind_of, reads_of
 
 #: Turns of all warps before the count begins at most, and while it lasts; issues of a run.
 _WARM_TURNS, _MOST_TURNS, _MOST_ISSUES = 2, 12, 6_000
+#: Clocks that reads of registers may lag behind the issue.
+SLACK = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +56,10 @@ class _Step:
     read: int
     read_after: float
     barrier: bool
+    #: Reads from the two banks of the register file: after an instruction of the same warp,
+    #: and after one of another.
+    kept: tuple[int, int] = (0, 0)
+    fresh: tuple[int, int] = (0, 0)
 
 
 @dataclass(slots=True)
@@ -63,14 +69,21 @@ class _Warp:
     boards: list[float] = field(default_factory=lambda: [0.0] * 6)
 
 
-def rate(loop: Loop, chip: Chip, warps: int, memory: str = "l1", group: int = 0) -> Rate:
+def rate(
+    loop: Loop, chip: Chip, warps: int, memory: str = "l1", group: int = 0, spill: float = 1.0
+) -> Rate:
     """Run `warps` warps of one sub-partition through a loop until the pace is even.
 
     `memory`: where global loads find their data, `l1`, `l2` or `dram`. `group`: warps of a
-    block on the sub-partition, which wait for each other at barriers; 0: none do.
+    block on the sub-partition, which wait for each other at barriers; 0: none do. `spill`:
+    how much dearer than usual spills are (`Chip.spill_factor`).
     """
     pipes: dict[str, int] = {}
     steps = [_step(code, chip, memory, pipes) for code in loop.code]
+    for step, code, before in zip(steps, loop.code, (loop.code[-1], *loop.code), strict=False):
+        if kind_of(code) == "spill":
+            step.busy, step.latency = step.busy * spill, step.latency * spill
+        step.kept, step.fresh = reads_of(code, before), reads_of(code, None)
     steps[-1].stall = max(steps[-1].stall, chip.branch)
     length = len(steps)
     turns = max(min(_MOST_ISSUES // (length * warps), _MOST_TURNS), 1)
@@ -78,7 +91,8 @@ def rate(loop: Loop, chip: Chip, warps: int, memory: str = "l1", group: int = 0)
     busy = Counter[str]()
     for code in loop.code:
         cost = chip.cost(code, memory)
-        busy[cost.pipe] += cost.busy  # type: ignore[assignment]
+        factor = spill if kind_of(code) == "spill" else 1.0
+        busy[cost.pipe] += cost.busy * factor  # type: ignore[assignment]
     pipe, most = busy.most_common(1)[0]
     return Rate(warps, clocks, length * warps / clocks, pipe, most * warps / clocks)
 
@@ -102,6 +116,7 @@ def _run(steps: list[_Step], warps: int, turns: int, pipes: int, group: int) -> 
     """Clocks in which all warps together make `turns` turns each, once they are in their stride."""
     everyone = [_Warp() for _ in range(warps)]
     free = [0.0] * pipes
+    banks, last = [0.0, 0.0], -1
     meeting: dict[int, list[int]] = {}
     queue = [(0.0, 0, number) for number in range(warps)]
     warm = min(_WARM_TURNS, turns)
@@ -110,25 +125,27 @@ def _run(steps: list[_Step], warps: int, turns: int, pipes: int, group: int) -> 
     for issued in range(end):
         if issued == begin:
             start = clock
-        clock, number = _next(queue, everyone, steps, free, clock)
+        clock, number = _next(queue, everyone, steps, free, max(clock, *(b - SLACK for b in banks)))
         warp = everyone[number]
         step = steps[warp.at]
         free[step.pipe] = clock + step.busy
+        even, odd = step.kept if number == last else step.fresh
+        banks, last = [max(banks[0], clock) + even, max(banks[1], clock) + odd], number
         if step.write >= 0:
             warp.boards[step.write] = max(warp.boards[step.write], clock + step.latency)
         if step.read >= 0:
             warp.boards[step.read] = max(warp.boards[step.read], clock + step.read_after)
         warp.ready = clock + step.stall
         warp.at = (warp.at + 1) % len(steps)
-        if step.barrier and group > 1:
-            mates = meeting.setdefault(number // group, [])
+        if step.barrier:
+            mates = meeting.setdefault(number // max(group, 1), [])
             mates.append(number)
-            if len(mates) == min(group, warps - number // group * group):
-                for mate in meeting.pop(number // group):
+            if len(mates) == min(max(group, 1), warps - number // max(group, 1) * group):
+                for mate in meeting.pop(number // max(group, 1)):
                     everyone[mate].ready = clock + step.latency
                     heapq.heappush(queue, (everyone[mate].ready, issued, mate))
         else:
-            heapq.heappush(queue, (warp.ready, issued, number))
+            heapq.heappush(queue, (warp.ready, -issued, number))
     return clock - start
 
 

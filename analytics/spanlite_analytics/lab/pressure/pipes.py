@@ -104,11 +104,19 @@ class Chip:
     costs: dict[str, Cost]
     source: str
     #: Clocks between the branch back and the loop's first instruction.
-    branch: float = 6
+    branch: float = 10
     #: Clock for FLOP/s where none is given.
     clock_hz: float = 1.755e9
     #: Whether the model was compared with such a GPU.
     checked: bool = False
+    l2_bytes: float = 60 * 2**20
+    #: How much dearer spills are once all SMs' together are half as much again as the L2 holds.
+    spill_miss: float = 2.55
+
+    def spill_factor(self, spilled_bytes: float) -> float:
+        """Of the cost of spills, by what all resident threads of the GPU have spilled."""
+        over = min(max((spilled_bytes / self.l2_bytes - 1.1) * 2.5, 0.0), 1.0)
+        return 1 + over * (self.spill_miss - 1)
 
     def cost(self, code: Instruction, memory: str) -> Cost:
         """Of one instruction; `memory` says where global loads find their data."""
@@ -121,10 +129,13 @@ def class_of(code: Instruction, memory: str = "l1") -> str:
     if name in ("HMMA", "IMMA", "DMMA", "QMMA", "BMMA") or name.endswith("GMMA"):
         return "mma"
     if name in ("LDG", "LD"):
-        level = "l2" if "STRONG" in code.opcode and memory == "l1" else memory
+        past_l1 = "STRONG.GPU" in code.opcode or "STRONG.SYS" in code.opcode
+        level = "l2" if past_l1 and memory == "l1" else memory
         return f"ldg_{level}{_width(code)}"
     if name in ("LDS", "LDSM"):
         return "lds" + ("128" if name == "LDSM" else _width(code))
+    if name in ("LDL", "STL"):
+        return name.lower() + _width(code)
     return _CLASS.get(name) or _by_kind(code)
 
 
@@ -132,17 +143,64 @@ def _width(code: Instruction) -> str:
     return next((m for m in code.modifiers if m in ("64", "128")), "32")
 
 
+#: Registers that an operand takes, by the instruction; others take one.
+_WIDE = {"DFMA": (2, 2, 2), "DADD": (2, 2), "DMUL": (2, 2), "DSETP": (2, 2), "HMMA": (4, 2, 4)}
+_REGISTER = re.compile(r"(?<![\w.])[-~|!]*R(\d+)(\.reuse)?(?:\.64)?")
+
+
+def sources_of(code: Instruction) -> list[tuple[int, int, bool]]:
+    """General registers that an instruction reads, as (first, how many, kept for the next).
+
+    Registers of addresses and of stored values are read by another path, at its own pace.
+    """
+    if kind_of(code) not in _BY_OPERANDS:
+        return []
+    parts = code.operands.split(", ")
+    first = 0 if code.name.endswith(("SETP", "SETP2")) else 1
+    widths = _WIDE.get(code.name, ())
+    found = []
+    for place, part in enumerate(parts[first:]):
+        register = _REGISTER.match(part)
+        if register:
+            count = widths[place] if place < len(widths) else 1
+            found.append((int(register.group(1)), count, bool(register.group(2))))
+        else:
+            found.append((-1, 0, False))
+    return found
+
+
+_BY_OPERANDS = ("FP32", "FP64", "FP16", "INT", "tensor", "convert", "SFU")
+
+
+def reads_of(code: Instruction, before: Instruction | None) -> tuple[int, int]:
+    """Reads from the even and the odd bank of the register file.
+
+    What `before` has kept in the same place (`.reuse`) is not read again; it is lost (`before`
+    None) when another warp issues in between. A register that stands twice is read once.
+    """
+    kept = sources_of(before) if before else []
+    reads = [0, 0]
+    seen = set()
+    for place, (first, count, _) in enumerate(sources_of(code)):
+        if place < len(kept) and kept[place][2] and kept[place][0] == first:
+            continue
+        for register in range(first, first + count):
+            if register not in seen:
+                seen.add(register)
+                reads[register % 2] += 1
+    return reads[0], reads[1]
+
+
 _CLASS = {
     "FFMA": "ffma", "FADD": "ffma", "FMUL": "ffma",
     "FMNMX": "alu", "FSETP": "alu", "FSEL": "alu", "FSET": "alu",
-    "IMAD": "imad", "IDP": "imad", "IDP4A": "imad",
+    "IMAD": "imad", "IDP": "imad", "IDP4A": "imad", "VIADD": "viadd",
     "DFMA": "dfma", "DADD": "dfma", "DMUL": "dfma", "DSETP": "dfma", "DMNMX": "dfma",
     "HFMA2": "hfma2", "HADD2": "hfma2", "HMUL2": "hfma2", "HMNMX2": "alu", "HSETP2": "hfma2",
     "MUFU": "mufu", "F2F": "xu", "F2I": "xu", "I2F": "xu", "FRND": "xu", "POPC": "xu",
     "FLO": "xu", "BREV": "xu", "I2FP": "alu", "F2FP": "alu",
     "STS": "sts", "STSM": "sts", "ATOMS": "atoms", "STG": "stg", "ST": "stg",
     "ATOM": "atomg", "ATOMG": "atomg", "RED": "stg", "REDG": "stg", "LDGSTS": "stg",
-    "LDL": "ldl", "STL": "stl",
     "SHFL": "shfl", "VOTE": "vote", "REDUX": "xu", "MATCH": "xu",
     "BAR": "bar", "LDC": "ldc", "S2R": "s2r", "S2UR": "s2r", "CS2R": "alu", "R2UR": "s2r",
 }  # fmt: skip
@@ -162,29 +220,31 @@ def _hopper() -> Chip:
         "hfma2": Cost("fma", 1),
         "imad": Cost("fmaheavy", 2),
         "alu": Cost("alu", 2),
+        "viadd": Cost("fmalite", 2),
         "dfma": Cost("fp64", 2, 16),
-        "mufu": Cost("xu", 8, 18),
-        "xu": Cost("xu", 8, 18),
+        "mufu": Cost("xu", 8, 17),
+        "xu": Cost("xu", 8, 17),
         "vote": Cost("alu", 2, 10),
         "shfl": Cost("lsu", 4, 24),
-        "mma": Cost("tensor", 8, 33),
+        "mma": Cost("tensor", 6.3, 33),
         "sts": Cost("lsu", 4, 12, 12),
         "stg": Cost("lsu", 4, 12, 12),
         "atoms": Cost("lsu", 8, 50, 12),
         "atomg": Cost("lsu", 8, 300, 12),
-        "stl": Cost("lsu", 4, 12, 12),
-        "ldl": Cost("lsu", 4, 33, 12),
-        "bar": Cost("control", 2, 20),
+        "bar": Cost("bar", 8, 17),
         "ldc": Cost("lsu", 4, 30),
         "s2r": Cost("control", 2, 20),
         "control": Cost("control", 2),
         "uniform": Cost("uniform", 2),
     }
     for width, busy in lsu.items():
-        costs["lds" + width] = Cost("lsu", busy, 23 + busy, 10)
-        costs["ldg_l1" + width] = Cost("lsu", busy, 33 + busy, 10)
-        costs["ldg_l2" + width] = Cost("lsu", busy * 2, 260, 10)
-        costs["ldg_dram" + width] = Cost("lsu", busy * 2, 600, 10)
+        # Both go at the L2's pace, even where all that is spilled would fit into the L1.
+        costs["stl" + width] = Cost("lsu", busy * 5, 12, 12)
+        costs["ldl" + width] = Cost("lsu", busy * 2, 33, 12)
+        costs["lds" + width] = Cost("lsu", busy, 22 + busy / 4, 10)
+        costs["ldg_l1" + width] = Cost("lsu", busy, 30 + busy / 4, 10)
+        costs["ldg_l2" + width] = Cost("lsu", busy * 2.7, 290, 10)
+        costs["ldg_dram" + width] = Cost("lsu", busy * 7, 630, 10)
     return Chip("9.0", costs, "CUDA C++ Programming Guide 13.0; H200, micro kernels", checked=True)
 
 

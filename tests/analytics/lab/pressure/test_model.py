@@ -5,7 +5,15 @@ from spanlite.errors import UsageError
 from spanlite_analytics.lab.pressure.code import NO_BARRIER, Control, Instruction
 from spanlite_analytics.lab.pressure.loops import Loop
 from spanlite_analytics.lab.pressure.model import rate
-from spanlite_analytics.lab.pressure.pipes import Chip, Cost, chip_of, class_of, flops_of, kind_of
+from spanlite_analytics.lab.pressure.pipes import (
+    Chip,
+    Cost,
+    chip_of,
+    class_of,
+    flops_of,
+    kind_of,
+    reads_of,
+)
 
 #: Round numbers, so that what the tests expect does not move with what is measured.
 CHIP = Chip(
@@ -88,8 +96,10 @@ def test_classes() -> None:
         "LDG.E.128": ("global", "ldg_l1128", 0),
         "LDG.E.STRONG.GPU": ("global", "ldg_l232", 0),
         "LDS.64": ("shared", "lds64", 0),
-        "LDL": ("spill", "ldl", 0),
+        "LDL.LU.64": ("spill", "ldl64", 0),
         "IADD3": ("INT", "alu", 0),
+        "VIADD": ("INT", "viadd", 0),
+        "LDG.E.STRONG.SM": ("global", "ldg_l132", 0),
         "UIADD3": ("INT", "uniform", 0),
         "BRA": ("branch", "control", 0),
         "MUFU.RSQ": ("SFU", "mufu", 0),
@@ -106,6 +116,30 @@ def test_every_class_has_a_cost_on_every_chip() -> None:
             assert chip_of("9.0").cost(step(f"LDG.E{width}"), memory).latency > 0
     with pytest.raises(UsageError, match="knows compute capability"):
         chip_of("5.0")
+
+
+def test_registers_are_read_from_two_banks() -> None:
+    def fma(operands: str) -> Instruction:
+        return Instruction(0, "", "FFMA", operands, Control(1, NO_BARRIER, NO_BARRIER, 0))
+
+    assert reads_of(fma("R0, R4, R6, R8"), None) == (3, 0)
+    assert reads_of(fma("R0, R4, R5, R4"), None) == (1, 1)
+    assert reads_of(fma("R0, R4, UR6, RZ"), None) == (1, 0)
+    # What the instruction before has kept is not read again, if no other warp came between.
+    kept = fma("R1, R3, R5.reuse, R7")
+    assert reads_of(fma("R0, R4, R5, R6"), kept) == (2, 0)
+    double = Instruction(0, "", "DFMA", "R10, R4, R10, R6", Control(1, 7, 7, 0))
+    assert reads_of(double, None) == (3, 3)
+    # Three reads from one bank take three clocks, whatever the pipe could do.
+    crowded = loop(*[fma(f"R{2 * n}, R{2 * n + 20}, R{2 * n + 40}, R{2 * n}") for n in range(8)])
+    assert rate(crowded, CHIP, 8).clocks_per_turn == pytest.approx(8 * (8 * 3 + 1), rel=0.1)
+
+
+def test_spills_that_overflow_the_l2_are_dearer() -> None:
+    chip = chip_of("9.0")
+    assert chip.spill_factor(50 * 2**20) == 1
+    assert chip.spill_factor(200 * 2**20) == chip.spill_miss
+    assert 1 < chip.spill_factor(80 * 2**20) < chip.spill_miss
 
 
 def test_control_bits() -> None:
