@@ -33,6 +33,8 @@ DEFAULT = (
     "lab_occupancy",
     "lab_banks",
     "lab_rounding",
+    "lab_pressure",
+    "lab_predict",
     "pipeline_throughput",
 )
 PACKAGES = ("spanlite", "apache-flink", "confluent-kafka", "duckdb", "numpy", "protobuf", "pyarrow")

@@ -216,8 +216,9 @@ def advice(kernel: Kernel, rows: Sequence[Row], setting: Setting) -> list[str]:
     said = []
     if now.stack_bytes and now.spill_loads + now.spill_stores:
         said.append(
-            f"A turn of the loop stores {now.spill_stores} spilled registers and loads "
-            f"{now.spill_loads}: give it more registers, or less to keep."
+            f"A turn of the loop stores {now.spill_stores} times to local memory and loads "
+            f"{now.spill_loads} times from it: spilled registers, or an array that is indexed at "
+            "run time. Give it more registers, or less to keep."
         )
     gain = pace(best) / pace(now)
     if best is not now and gain >= WORTHWHILE:

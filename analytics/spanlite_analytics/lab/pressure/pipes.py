@@ -10,7 +10,7 @@ not give were measured on an H200 (`bench/h200/lab_pressure_table.py`, the kerne
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from spanlite.errors import UsageError
 
@@ -106,7 +106,7 @@ class Chip:
     #: Clocks between the branch back and the loop's first instruction.
     branch: float = 10
     #: Clock for FLOP/s where none is given.
-    clock_hz: float = 1.755e9
+    clock_hz: float = 1.98e9
     #: Whether the model was compared with such a GPU.
     checked: bool = False
     l2_bytes: float = 60 * 2**20
@@ -248,7 +248,23 @@ def _hopper() -> Chip:
     return Chip("9.0", costs, "CUDA C++ Programming Guide 13.0; H200, micro kernels", checked=True)
 
 
-CHIPS = {"9.0": _hopper()}
+def _before(name: str, clock_hz: float, l2_mib: float, **busy: float) -> Chip:
+    """Another compute capability: rates from the guide, all else as on 9.0, and not checked."""
+    hopper = _hopper()
+    costs = hopper.costs | {k: replace(hopper.costs[k], busy=b) for k, b in busy.items()}
+    source = "CUDA C++ Programming Guide 12.6; latencies and memory as on 9.0"
+    return Chip(name, costs, source, clock_hz=clock_hz, l2_bytes=l2_mib * 2**20)
+
+
+CHIPS = {
+    chip.name: chip
+    for chip in (
+        _before("8.0", 1.41e9, 40, ffma=2, hfma2=1, dfma=4),
+        _before("8.6", 1.695e9, 6, ffma=1, hfma2=1, dfma=64),
+        _before("8.9", 2.52e9, 48, ffma=1, hfma2=2, dfma=64),
+        _hopper(),
+    )
+}
 
 
 def chip_of(capability: str) -> Chip:

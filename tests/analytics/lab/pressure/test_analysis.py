@@ -115,7 +115,7 @@ def test_a_kernel_compiled_too_tight_is_told(unit: Unit, setting: analysis.Setti
     heavy = kernel(unit, "heavy")
     rows = analysis.table(tight, [heavy], setting)
     words = " ".join(analysis.advice(tight, rows, setting))
-    assert "spilled registers" in words
+    assert "spilled registers, or an array" in words
     best = analysis.best_of(rows)
     assert f"__launch_bounds__(128, {best.blocks})" in words
     assert best.registers == heavy.resources.registers

@@ -114,6 +114,12 @@ def test_every_class_has_a_cost_on_every_chip() -> None:
     for memory in ("l1", "l2", "dram"):
         for width in ("", ".64", ".128"):
             assert chip_of("9.0").cost(step(f"LDG.E{width}"), memory).latency > 0
+    # Results a clock and SM, by the programming guide.
+    for name, single, double in (("8.0", 64, 32), ("8.9", 128, 2), ("9.0", 128, 64)):
+        chip = chip_of(name)
+        assert 4 * 32 / chip.cost(step("FFMA"), "l1").busy == single
+        assert 4 * 32 / chip.cost(step("DFMA"), "l1").busy == double
+        assert chip.checked == (name == "9.0")
     with pytest.raises(UsageError, match="knows compute capability"):
         chip_of("5.0")
 

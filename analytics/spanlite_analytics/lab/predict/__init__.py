@@ -1,0 +1,1 @@
+"""Achieved occupancy and time of a grid-stride kernel before it runs, with an interval."""
