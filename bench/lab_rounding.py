@@ -2,8 +2,9 @@
 
 python -m bench.lab_rounding [--quick]
 
-Reports bench/h200/tables/lab_rounding.json, which `make lab-h200` measures: the cases, how many the
-emulator of that day got wrong, and how many of the examples kept of these today's gets wrong.
+Reports bench/h200/tables/lab_rounding.json, which `make lab-h200` measures: the cases, and how many
+the emulator of that day got wrong. The table holds digests of what the hardware gave for the first
+inputs of each instruction and the first sums in each order; today's emulator must give the same.
 Exit code 1 where that file is not there.
 """
 
@@ -14,27 +15,30 @@ import json
 import sys
 from typing import Any
 
-import numpy as np
-
 from bench._report import emit
+from bench.h200._accumulation_cases import ACCUMULATIONS
 from bench.h200._device import TABLES
-from bench.h200._rounding_cases import CASES, wrong
+from bench.h200._rounding_cases import CASES, digest, inputs
+from bench.h200.lab_rounding_table import CHUNK, REPLAYED, REPLAYED_SUMS, digest_of_sums
 
 TABLE = TABLES / "lab_rounding.json"
 
 
-def still_wrong(rows: dict[str, Any]) -> list[dict[str, str]]:
-    """The kept examples in which the emulator of today is not what the hardware gave."""
-    found = []
-    for case in CASES:
-        examples = rows[case.name]["examples"]
-        if not examples:
-            continue
-        words = [[int(e[key], 16) for e in examples] for key in ("a", "b", "c", "hardware")]
-        *given, hardware = (np.array(column, np.uint32) for column in words)
-        bad = np.flatnonzero(wrong(case, hardware, case.emulate(*given)))
-        found += [{"instruction": case.name, **examples[place]} for place in bad]
-    return found
+def replayed(table: dict[str, Any]) -> tuple[int, list[str]]:
+    """Results compared with the hardware's by today's emulator, and whose digest differs."""
+    count, off = 0, []
+    for number, case in enumerate(CASES):
+        given = [x[:REPLAYED] for x in inputs(case, CHUNK, seed=number)]
+        got = case.emulate(*given)
+        count += len(got)
+        if digest(case, got) != table["instructions"][case.name]["digest"]:
+            off.append(case.name)
+    for number, order in enumerate(ACCUMULATIONS):
+        a, b = order.given(seed=number, count=REPLAYED_SUMS)
+        count += REPLAYED_SUMS
+        if digest_of_sums(order.emulate(a, b)) != table["accumulation"][order.name]["digest"]:
+            off.append(order.name)
+    return count, off
 
 
 def main() -> int:
@@ -45,22 +49,24 @@ def main() -> int:
         print(f"{TABLE.name} is absent: no GPU has measured it yet", file=sys.stderr)
         return 1
     table = json.loads(TABLE.read_text())
-    rows, about = table["instructions"], table["about"]
+    rows, sums, about = table["instructions"], table["accumulation"], table["about"]
     where = {key: about[key] for key in ("name", "driver_version", "date", "command")}
     emit("lab.rounding_instructions", len(rows), "instructions", **where)
     emit("lab.rounding_cases", sum(row["cases"] for row in rows.values()), "cases", **where)
-    emit(
-        "lab.rounding_mismatches_of_that_run", sum(r["mismatches"] for r in rows.values()), "cases"
-    )
-    emit("lab.rounding_examples_kept", sum(len(r["examples"]) for r in rows.values()), "cases")
-    left = still_wrong(rows)
-    emit("lab.rounding_examples_still_wrong", len(left), "cases", 0)
-    for name, row in rows.items():
+    emit("lab.rounding_sums", sum(row["sums"] for row in sums.values()), "sums", **where)
+    wrong = sum(row["mismatches"] for row in (*rows.values(), *sums.values()))
+    emit("lab.rounding_mismatches", wrong, "cases", 0, **where)
+    count, off = replayed(table)
+    emit("lab.rounding_replayed", count, "cases")
+    emit("lab.rounding_replayed_off", len(off), "instructions and orders", 0)
+    for name, row in (*rows.items(), *sums.items()):
         if row["mismatches"]:
-            count = f"{row['mismatches']:,} of {row['cases']:,}"
-            print(f"{name}: {count} in that run, as {row['examples'][0]}", file=sys.stderr)
-    for example in left:
-        print(f"still: {example}", file=sys.stderr)
+            print(
+                f"{name}: {row['mismatches']:,} in that run, as {row['examples'][0]}",
+                file=sys.stderr,
+            )
+    for name in off:
+        print(f"today's emulator differs: {name}", file=sys.stderr)
     return 0
 
 
