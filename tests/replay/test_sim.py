@@ -22,7 +22,7 @@ from spanlite_replay.sim.host import threads_of
 from spanlite_replay.sim.model import classes, launch_lead
 from spanlite_replay.sim.run import Parts, Process, Simulated
 from spanlite_replay.sim.serial import run_serial
-from spanlite_replay.sim.waits import with_waits_of_copies
+from spanlite_replay.sim.waits import with_untold_waits
 from spanlite_replay.targets.base import OBSERVED_SCHEMA, REPLAY_ID_KEY
 from spanlite_replay.work import EdgeKind, Work
 
@@ -294,7 +294,7 @@ def test_a_copy_waits_for_the_kernel_that_it_followed(make_rows: Rows, host: str
 def test_a_copy_that_follows_nothing_waits_for_nothing(make_rows: Rows) -> None:
     plan = _copies_behind_kernels(make_rows, bring=100 * US)
     work = plan.work
-    assert work is not None and with_waits_of_copies(work, plan.recording) is work
+    assert work is not None and with_untold_waits(work, plan.recording) is work
 
 
 def test_a_wait_that_cannot_end_is_given_up_and_counted(make_rows: Rows) -> None:

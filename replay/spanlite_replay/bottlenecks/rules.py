@@ -109,9 +109,10 @@ def _queue(c: Comparison) -> Found:
 
 
 def _starved(c: Comparison) -> Found:
-    """The device waits for launches; also where the host comes back late from its waits."""
+    """The device waits for launches; also where the host comes back late from its waits. From the
+    launch on it is no longer the host's."""
     a, b = c.usual, c.slow
-    late = (Reason.HOST, Reason.CALL, Reason.LAUNCH_CALL, Reason.LAUNCH, Reason.SYNC_RETURN)
+    late = (Reason.HOST, Reason.CALL, Reason.LAUNCH_CALL, Reason.SYNC_RETURN)
     waited = [float(np.sum([one.reason_ns[reason] for reason in late])) for one in (b, a)]
     yield (
         "launch_starvation",

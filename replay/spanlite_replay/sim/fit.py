@@ -19,7 +19,7 @@ from spanlite_replay.sim.model import (
     room,
     table_devices,
 )
-from spanlite_replay.sim.waits import waits_until, with_waits_of_copies
+from spanlite_replay.sim.waits import waits_until, with_untold_waits
 from spanlite_replay.work import EdgeKind, Work
 
 F64 = npt.NDArray[np.float64]
@@ -40,7 +40,7 @@ def fit_model(work: Work, rec: Recording, model: GpuModel | None = None) -> GpuM
     What the recording does not show (no launches, no two kernels at once) stays as it was.
     """
     model = default_model() if model is None else model
-    work = with_waits_of_copies(work, rec)
+    work = with_untold_waits(work, rec)
     device, bounds = work.stream_order()
     if not len(device):
         return model

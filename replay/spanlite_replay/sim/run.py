@@ -26,7 +26,7 @@ from spanlite_replay.sim.model import (
     table_devices,
 )
 from spanlite_replay.sim.serial import is_serial, run_serial
-from spanlite_replay.sim.waits import with_waits_of_copies
+from spanlite_replay.sim.waits import with_untold_waits
 from spanlite_replay.work import EdgeKind, Work
 
 F64 = npt.NDArray[np.float64]
@@ -60,7 +60,7 @@ def simulate(
     Each process is run by itself. Kernels share a GPU with those of their own process; of a
     process with several GPUs, they do not slow each other down.
     """
-    work = with_waits_of_copies(work, rec)
+    work = with_untold_waits(work, rec)
     base = int(work.start_ns[0]) if len(work) else 0
     start = (work.start_ns - base).astype(np.float64)
     took = work.duration_ns if duration_ns is None else duration_ns

@@ -1,8 +1,9 @@
-"""Copies that waited for what no event says: with stream order alone they would run too early.
+"""Waits that no event says: with stream order alone such spans would run too early.
 
-A copy on a stream of its own brings or takes what kernels of other streams use. Where it starts
-long after its launch, with its stream free, and right behind something that ended on another
-stream, it waits for that.
+A copy on a stream of its own brings or takes what kernels of other streams use. And where waits
+for events were recorded without their events, kernels wait too. What starts long after its
+launch, with its stream free, and right behind something that ended on another stream, waits for
+that.
 """
 
 from __future__ import annotations
@@ -23,19 +24,22 @@ I64 = npt.NDArray[np.int64]
 NEAR_NS = 10_000
 
 
-def with_waits_of_copies(work: Work, rec: Recording) -> Work:
-    """The work with an inferred edge for each such copy; the same where there is none."""
+def with_untold_waits(work: Work, rec: Recording) -> Work:
+    """The work with an inferred edge for each such span; the same where there is none."""
     device, bounds = work.stream_order()
     if work.deps == "observed" or not len(device):
         return work  # what had ended is an edge already
     start = rec.start_ns[work.row]
     end = start + np.maximum(rec.duration_ns[work.row], 0)
-    mine = (classes(work, device) == Class.COPY) & (work.kind[device] == SpanKind.MEMCPY)
+    kinds = classes(work, device)
+    mine = (kinds == Class.COPY) & (work.kind[device] == SpanKind.MEMCPY)
+    if work.waits_unknown:
+        mine |= kinds == Class.KERNEL
     mine &= work.launched_by[device] >= 0
-    copies = device[mine]
-    issued = end[work.launched_by[copies]]
+    spans = device[mine]
+    issued = end[work.launched_by[spans]]
     free = np.maximum(waits_until(work, device, bounds, end)[mine], issued)
-    late = copies[start[copies] - free > NEAR_NS]
+    late = spans[start[spans] - free > NEAR_NS]
     before = _last_ended(work, device, start, end, late)
     found = before >= 0
     if not found.any():
