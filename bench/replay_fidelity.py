@@ -177,6 +177,13 @@ def keeper(path: Path | None, around: dict[str, Any]) -> Emit:
     return put
 
 
+def _flags(args: argparse.Namespace) -> str:
+    """Those that a figure depends on."""
+    told = [f"--{name}" for name in ("quick", "once") if getattr(args, name)]
+    told += [f"--{name} {getattr(args, name)}" for name in ("runs", "crowd") if getattr(args, name)]
+    return "".join(f" {one}" for one in told)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="under 50 s: two recordings, no A/A")
@@ -193,7 +200,7 @@ def main() -> int:
     runs = [f"{mode}.{name}" for mode in MODES for name in NAMES]
     runs = QUICK if args.quick else args.runs.split(",") if args.runs else runs
     around: dict[str, Any] = {
-        "command": "python -m bench." + " ".join([Path(sys.argv[0]).stem, *sys.argv[1:]]),
+        "command": "python -m bench.replay_fidelity" + _flags(args),
         "date": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
     }
     put, failed = keeper(args.results, around), 0

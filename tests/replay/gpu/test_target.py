@@ -67,6 +67,16 @@ def test_each_kernel_has_the_recorded_launch(
     assert len(stamps) == len(set(stamps)) > 100
 
 
+@pytest.mark.parametrize(("name", "least", "most"), [("graph_s1", 15, 20), ("graph_s8", 90, 100)])
+def test_a_gpu_that_is_full_is_told(
+    name: str, least: int, most: int, import_rows: ImportRows, plan_of: PlanOf, driver: Any
+) -> None:
+    """Recorded lengths hold waits for room: eight streams of stand-ins would fill an H200."""
+    report = run_plan(plan_of(import_rows(HERE / f"{name}.json.gz")), GpuTarget(driver, "r"))
+    held = int(str(report.facts["room"]).split()[2])
+    assert least <= held <= most
+
+
 def test_a_slower_gpu_shows(import_rows: ImportRows, plan_of: PlanOf, driver: Any) -> None:
     table = import_rows(HERE / "graph_s1.json.gz")
     target = GpuTarget(driver, "r")

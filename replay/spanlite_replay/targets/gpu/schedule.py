@@ -59,6 +59,13 @@ class Order:
     def __len__(self) -> int:
         return len(self.position)
 
+    def stretches(self) -> I64:
+        """Where each stretch of work begins that the device was idle before. Items."""
+        if not len(self):
+            return np.empty(0, np.int64)
+        reached = np.maximum.accumulate(self.start_ns + self.length_ns)
+        return np.append(0, np.flatnonzero(self.start_ns[1:] - reached[:-1] >= CUT_GAP_NS) + 1)
+
     @property
     def graphs(self) -> int:
         """How many graphs."""

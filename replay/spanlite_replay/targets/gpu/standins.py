@@ -40,6 +40,12 @@ class Shapes:
         """Which kernels the GPU can run. Shape (kernels,)."""
         return self.blocks_per_wave[self.of] > 0
 
+    def room(self) -> npt.NDArray[np.float64]:
+        """Share of the GPU that a launch of each shape holds, 1 at most. Shape (shapes,)."""
+        blocks = np.array([int(np.prod(one.grid)) for one in self.launches], np.float64)
+        share: npt.NDArray[np.float64] = np.minimum(blocks / np.maximum(self.blocks_per_wave, 1), 1)
+        return share
+
     def stand_in(self, shape: int, length: int, stamp: int) -> StandIn:
         """What the kernel is told; `stamp` is its own place for the start, -1 for none."""
         return StandIn(

@@ -123,6 +123,17 @@ class GpuTarget:
             captured,
         )
 
+    def _fullest_pct(self) -> int:
+        """Share of the GPU that stand-ins hold in the fullest stretch of work, over its time."""
+        order, shape = self._order, self._recipe_made.shape
+        if not len(order) or not len(self._shapes.launches):
+            return 0
+        held = np.where(shape >= 0, self._shapes.room()[np.maximum(shape, 0)] * order.length_ns, 0)
+        first = order.stretches()
+        until = np.maximum.reduceat(order.start_ns + order.length_ns, first)
+        share = np.add.reduceat(held, first) / np.maximum(until - order.start_ns[first], 1)
+        return round(100 * float(share.max()))
+
     def describe(self) -> list[str]:
         """One line for each shape: the launch, and what it took when told what."""
         table = self._calibration.table
@@ -198,6 +209,7 @@ class GpuTarget:
             "spin": self.spin,
             "work": f"{len(order):,} device spans in {order.graphs} CUDA graphs, "
             f"{int((recipe.gate >= 0).sum()):,} gates",
+            "room": f"stand-ins hold {self._fullest_pct()} % of the GPU in the fullest stretch",
             "measured_by": f"CUPTI: {len(records):,} records, {records.dropped} dropped, "
             f"{seen.lost} lost",
             "between_kernels": f"{costs.gap_ns} ns, {costs.through_ns} ns with a gate",
