@@ -17,12 +17,24 @@ _POINTER = re.compile(
     r"(const )?(?:volatile )?([\w ]+?)\s*(?:const\s*)?\*\s*(?:__restrict__ )?(\w+)$"
 )
 _BUFFER_BYTES = 16 << 20
+#: Seconds for a kernel under the sanitizer, with the making of its buffers.
+DEADLINE_S = 6
 
 _HEAD = r"""
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <unistd.h>
 #include "%(file)s"
+// A kernel that never ends would spin on the GPU, beside all others, while its process lives:
+// the process ends itself after a while, whatever has become of those that started it.
+static void late(int) {
+  static const char said[] = "END ? deadline\n";
+  if (write(1, said, sizeof said - 1) < 0) _exit(7);
+  _exit(6);
+}
 // Constant buffers get small random numbers, others zeros; both are larger than any index reaches.
 template <typename T> __global__ void fill(T* to, size_t count) {
   size_t step = size_t(gridDim.x) * blockDim.x;
@@ -41,10 +53,13 @@ static void* buffer(int floats) {
   return made;
 }
 int main(int count, char** names) {
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  signal(SIGALRM, late);
   for (int i = 1; i < count; ++i) {
     const char* name = names[i];
     printf("BEGIN %%s\n", name);
     fflush(stdout);
+    alarm(%(deadline)d);
     cudaError_t error = cudaErrorInvalidDeviceFunction;
     int size = 0;
 """
@@ -114,7 +129,7 @@ def kernels_of(path: Path) -> list[Launched]:
 
 def source(path: Path, kernels: list[Launched]) -> str:
     """The program for a file."""
-    parts = [_HEAD % {"file": path.resolve(), "bytes": _BUFFER_BYTES}]
+    parts = [_HEAD % {"file": path.resolve(), "bytes": _BUFFER_BYTES, "deadline": DEADLINE_S}]
     for kernel in kernels:
         declared, listed = [], []
         for place, word in enumerate(kernel.parameters.split(",")):

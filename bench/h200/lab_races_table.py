@@ -4,16 +4,20 @@ python3 -m bench.h200.lab_races_table [--only WORD] [--budget SECONDS] [--compil
 
 Each kernel of tests/corpus/audit that the audit calls racy, divergent at a barrier or clean, and
 that uses shared memory or barriers, is launched under racecheck and synccheck. Kernels of a file
-share a process; one that ends with an error or hangs gets the rest a process of their own. Needs
-nvcc and compute-sanitizer. Writes bench/h200/tables/lab_races.json.
+share a process; after one that ends with an error or meets its deadline the rest get a new one. No
+kernel outlives its deadline: its process ends itself. Needs nvcc and compute-sanitizer. Writes
+bench/h200/tables/lab_races.json.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import re
+import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -29,8 +33,6 @@ from bench.h200._race_harness import Launched, kernels_of, source
 CORPUS = Path(__file__).parents[2] / "tests" / "corpus" / "audit"
 VERDICTS = ("shared-race", "divergent-barrier", "clean")
 TOOLS = ("racecheck", "synccheck")
-#: A process that runs longer hangs: kernels end within 0.1 s, the sanitizer starts in about 1 s.
-HANGS_S = 5.0
 _REPORT = re.compile(r"^=+ (?:(Error|Warning): |(?=Barrier error))(.*)$", re.MULTILINE)
 
 
@@ -41,7 +43,7 @@ class Verdict:
     errors: int = 0
     warnings: int = 0
     first: str = ""
-    ended: str = "not run"
+    ended: str = "cut off"
 
 
 @dataclass
@@ -90,6 +92,13 @@ def compile_program(path: Path, kernels: list[Launched], folder: Path, nvcc: str
     return program
 
 
+def own_copy(program: Path, tool: str) -> Path:
+    """A copy for one tool, so that killing what runs it kills no other tool's process."""
+    folder = program.parent / tool
+    folder.mkdir(exist_ok=True)
+    return Path(shutil.copy(program, folder))
+
+
 def ask(asked: Asked, sanitizer: str, end: float) -> Asked:
     """Run until each kernel has been asked about, or the time is up."""
     left = list(asked.names)
@@ -97,31 +106,49 @@ def ask(asked: Asked, sanitizer: str, end: float) -> Asked:
         command = [sanitizer, "--tool", asked.tool, "--print-limit", "1000"]
         if asked.tool == "racecheck":
             command += ["--racecheck-report", "analysis"]
-        limit = min(HANGS_S, end - time.monotonic())
-        text, hung = _output([*command, str(asked.program), *left], limit)
+        text = _output([*command, str(asked.program), *left], asked.program, end)
         ran = split(text, asked.found)
         if not ran:
             print(
                 f"{asked.program.name} {asked.tool}: nothing ran:\n{text[-800:]}", file=sys.stderr
             )
             break
-        if hung and asked.found[ran[-1]].ended == "not run":
-            asked.found[ran[-1]].ended = "hangs"
         left = left[len(ran) :]
     said = {name: (v.errors, v.warnings, v.ended) for name, v in asked.found.items()}
     print(f"{asked.program.name} {asked.tool}: {said}", flush=True)
     return asked
 
 
-def _output(command: Sequence[str], limit_s: float) -> tuple[str, bool]:
+def _output(command: Sequence[str], program: Path, end: float) -> str:
+    """What a run says until it ends, or until the time is up; nothing of it runs after that."""
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
     ) as process:
         try:
-            return process.communicate(timeout=limit_s)[0], False
+            return process.communicate(timeout=max(end - time.monotonic(), 0.1))[0]
         except subprocess.TimeoutExpired:
-            os.killpg(process.pid, 9)
-            return process.communicate()[0], True
+            os.killpg(process.pid, signal.SIGKILL)
+            _kill_all_of(program)
+            return process.communicate()[0]
+        finally:
+            # The sanitizer starts the program in a session of its own, which outlives its killer.
+            _kill_all_of(program)
+
+
+def _kill_all_of(program: Path) -> None:
+    """Kill each process that runs this very file, and wait until it is gone."""
+    while found := [p for p in Path("/proc").glob("[0-9]*") if _runs(p, program)]:
+        for place in found:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(int(place.name), signal.SIGKILL)
+        time.sleep(0.05)
+
+
+def _runs(place: Path, program: Path) -> bool:
+    try:
+        return (place / "exe").readlink() == program
+    except OSError:
+        return False
 
 
 def split(text: str, found: dict[str, Verdict]) -> list[str]:
@@ -132,7 +159,7 @@ def split(text: str, found: dict[str, Verdict]) -> list[str]:
         began.append(name.strip())
         verdict = found.setdefault(began[-1], Verdict())
         ended = re.search(r"^END \S+ (\S+)$", said, re.MULTILINE)
-        verdict.ended = ended.group(1) if ended else "not run"
+        verdict.ended = ended.group(1) if ended else "cut off"
         for severity, words in _REPORT.findall(said):
             verdict.errors += severity != "Warning"
             verdict.warnings += severity == "Warning"
@@ -179,7 +206,7 @@ def main() -> None:
             return
         end = time.monotonic() + args.budget
         asked = [
-            Asked(program, tool, names)
+            Asked(own_copy(program, tool), tool, names)
             for program, kernels in zip(programs, picked.values(), strict=True)
             for tool in TOOLS
             if (names := [k.name for k in kernels if is_for(tool, k, kernels)])

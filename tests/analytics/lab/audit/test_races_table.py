@@ -1,11 +1,29 @@
 """The program that asks compute-sanitizer about the corpus, as far as it goes without a GPU."""
 
+import json
+import shutil
+import subprocess
 import sys
+import time
 from pathlib import Path
 
+import pytest
+
 sys.path.append(str(Path(__file__).parents[4]))  # bench/ is no installed package
+from bench.h200._device import TABLES
 from bench.h200._race_harness import kernels_of, source
-from bench.h200.lab_races_table import CORPUS, VERDICTS, Verdict, chosen, split
+from bench.h200.lab_races_table import (
+    CORPUS,
+    TOOLS,
+    VERDICTS,
+    Verdict,
+    _output,
+    _runs,
+    chosen,
+    split,
+)
+
+TABLE = TABLES / "lab_races.json"
 
 SAID = """========= COMPUTE-SANITIZER
 BEGIN quiet
@@ -27,7 +45,7 @@ def test_what_was_said_goes_to_its_kernel() -> None:
     assert (found["quiet"].errors, found["quiet"].ended) == (0, "cudaSuccess")
     assert (found["racy"].errors, found["racy"].warnings) == (1, 1)
     assert found["racy"].first.startswith("Race reported between Write access")
-    assert (found["stuck"].errors, found["stuck"].ended) == (1, "not run")
+    assert (found["stuck"].errors, found["stuck"].ended) == (1, "cut off")
 
 
 def test_kernels_and_their_blocks() -> None:
@@ -46,3 +64,64 @@ def test_all_races_and_barriers_are_asked_about() -> None:
     faulty = {k.name for k in every if k.verdict in VERDICTS[:2]}
     assert len(faulty) >= 15 and faulty <= {k.name for k in asked}
     assert sum(k.verdict == "clean" for k in asked) > 20
+
+
+def test_nothing_of_a_run_is_left(tmp_path: Path) -> None:
+    """Not even what was started in a session of its own, as the sanitizer does."""
+    program = Path(shutil.copy(shutil.which("sleep") or "/bin/sleep", tmp_path / "kernels"))
+    command = ["bash", "-c", f"setsid {program} 600 & echo BEGIN k; sleep 600"]
+    text = _output(command, program, time.monotonic() + 0.5)
+    assert "BEGIN k" in text
+    assert not [p for p in Path("/proc").glob("[0-9]*") if _runs(p, program)]
+
+
+def test_a_harness_ends_itself(tmp_path: Path) -> None:
+    """Its deadline, around a kernel that never ends, without CUDA."""
+    compiler = shutil.which("g++")
+    if compiler is None:
+        pytest.skip("g++ is not installed")
+    path = CORPUS / "held_back" / "barrier.cu"
+    text = source(path, kernels_of(path))
+    late = text[text.index("static void late") : text.index("// Constant buffers")]
+    head = "#include <csignal>\n#include <cstdio>\n#include <sys/prctl.h>\n#include <unistd.h>\n"
+    start = text[text.index("  prctl(") : text.index("  for (int i = 1;")]
+    assert "alarm(" in text[text.index("BEGIN") : text.index("strcmp")]
+    (tmp_path / "h.cpp").write_text(
+        f'{head}{late}int main() {{\n{start}  puts("BEGIN stuck");\n  fflush(stdout);\n'
+        "  alarm(1);\n  for (;;) pause();\n}\n"
+    )
+    subprocess.run([compiler, "-o", tmp_path / "h", tmp_path / "h.cpp"], check=True)
+    done = subprocess.run([tmp_path / "h"], capture_output=True, text=True, timeout=30, check=False)
+    found: dict[str, Verdict] = {}
+    assert split(done.stdout, found) == ["stuck"]
+    assert done.returncode == 6 and found["stuck"].ended == "deadline"
+
+
+def test_the_sanitizer_agrees() -> None:
+    """On an H200 it confirms each race but one, which was cut off, and is silent on clean ones."""
+    if not TABLE.exists():
+        pytest.skip("bench/h200/tables/lab_races.json has not been measured yet")
+    table = json.loads(TABLE.read_text())
+    assert "H200" in table["about"]["name"] and table["about"]["date"]
+    verdicts = {k.name: k.verdict for p in CORPUS.glob("*/*.cu") for k in kernels_of(p)}
+    rows = {row["kernel"]: row for row in table["kernels"]}
+    assert all(verdicts[name] == row["ours"] for name, row in rows.items())
+
+    def said(row: dict[str, object], tool: str) -> bool:
+        answer = row[tool]
+        return isinstance(answer, dict) and answer["errors"] + answer["warnings"] > 0
+
+    races = {n for n, row in rows.items() if row["ours"] == "shared-race"}
+    confirmed = {n for n in races if said(rows[n], "racecheck")}
+    assert races - confirmed == {"race_skipped_by_continue"} and len(races) == 10
+    clean = [row for row in rows.values() if row["ours"] == "clean"]
+    assert len(clean) == 28 and not any(said(r, tool) for r in clean for tool in TOOLS)
+    barriers = {n: row["synccheck"] for n, row in rows.items() if row["ours"] == VERDICTS[1]}
+    told = {n: "errors" if row["errors"] else row["ended"] for n, row in barriers.items()}
+    assert told == {
+        "barrier_for_some_threads": "errors",
+        "barrier_in_both_arms": "errors",
+        "barrier_in_strided_loop": "hangs",
+        "barrier_count_too_high": "hangs",
+        "barrier_by_data": "cudaSuccess",
+    }
