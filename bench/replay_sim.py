@@ -4,7 +4,8 @@
 time of one core, everything included but the fit, on recordings repeated to some hundred
 thousand spans. `replay.sim_makespan_error_pct.*`: the makespan on the device against the
 recording's own, `open` with the plan's deadlines and `closed` with each call after the one
-before it. Recordings under tests/recordings/, and others where ../shared/data is there.
+before it. Recordings under tests/recordings/ (those of
+our agent know waits, but not for which event), and others where ../shared/data is there.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+import pyarrow.parquet as pq
 from spanlite_replay.plan import Plan, PlanSettings, build_plan
 from spanlite_replay.recording import Recording
 from spanlite_replay.sim import fit_model, simulate
@@ -59,10 +61,10 @@ def makespan_error_pct(plan: Plan, host: Literal["open", "closed"]) -> float:
 
 def errors(paths: list[Path]) -> None:
     for path in paths:
-        name = path.name.removesuffix(".json.gz")
+        name = path.name.removesuffix(".json.gz").removesuffix(".parquet")
         if name in LEFT_OUT:
             continue
-        table = rows_of(path)
+        table = pq.read_table(path) if path.suffix == ".parquet" else rows_of(path)
         for deps in ("stream", "observed"):
             plan = plan_of(table, deps)
             for host in ("open", "closed"):
@@ -88,6 +90,7 @@ def main() -> None:
             goal=GOAL_EVENTS_PER_S,
         )
     errors(sorted(RECORDINGS.glob("*.json.gz")))
+    errors(sorted((RECORDINGS / "faults").glob("healthy.*.parquet")))
     if not quick:
         errors(sorted(OTHERS.glob("*.json.gz")))
 
