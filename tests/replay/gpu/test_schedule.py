@@ -45,6 +45,23 @@ def test_branches_of_one_stream_overlap(make_rows: Rows, plan_of: PlanOf) -> Non
     assert ordered(plan_of(make_rows(rows))).after == [(), (0,), (0,), (1, 2)]
 
 
+def test_what_overlaps_on_a_stream_starts_in_order(make_rows: Rows, plan_of: PlanOf) -> None:
+    """Both have a gate, however short the wait before them."""
+    rows = [kernel(0, 4), kernel(4.4, 5), kernel(5, 5), kernel(12, 1)]
+    order = ordered(plan_of(make_rows(rows)))
+    assert order.overlaps.tolist() == [-1, -1, 1, -1]
+    assert (gates_of(order, Costs(500, 400, 9_000)) >= 0).tolist() == [True, True, True, False]
+
+
+def test_in_a_crowd_only_long_waits_have_gates(make_rows: Rows, plan_of: PlanOf) -> None:
+    def gates(streams: int) -> int:
+        rows = [kernel(10 * i, 5, 7 + s) for i in range(6) for s in range(streams)]
+        return int((gates_of(ordered(plan_of(make_rows(rows))), Costs()) >= 0).sum())
+
+    assert gates(1) == 6
+    assert 8 <= gates(8) < 6 * 8
+
+
 def test_what_is_launched_after_a_wait_comes_after_it(make_rows: Rows, plan_of: PlanOf) -> None:
     call = {"kind": "runtime_call", "thread_id": 1}
     rows = [

@@ -129,6 +129,41 @@ def test_graphs_go_out_as_their_events_are_due(
     assert len(observed) == 4
 
 
+def test_the_queue_is_let_go_before_it_is_full(
+    import_rows: ImportRows, plan_of: PlanOf, driver: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from spanlite_replay.targets.gpu import schedule
+    from spanlite_replay.targets.gpu import target as module
+
+    monkeypatch.setattr(schedule, "FEWEST_ITEMS", 20)
+    monkeypatch.setattr(module, "QUEUED_NODES", 100)
+    went: list[bool] = []
+    launch = driver.launch
+    monkeypatch.setattr(driver, "launch", lambda ready: (went.append(driver.went), launch(ready)))
+    report = run_plan(plan_of(import_rows(HERE / "graph_s1.json.gz")), GpuTarget(driver, "r"))
+    # The last launches are of the replay; before them each calibration launched its own graph.
+    assert report.closes and went[-6:] == [False, False, True, True, True, True]
+
+
+def test_branches_that_overlap_share_the_first_gate(
+    import_rows: ImportRows, plan_of: PlanOf, driver: Any
+) -> None:
+    target = GpuTarget(driver, "r")
+    run_plan(plan_of(import_rows(HERE / "graph_s4.json.gz")), target)
+    order = target._order
+    items = np.concatenate(target._built.items)
+    nodes = [node for graph in driver.graphs[-order.graphs :] for node in graph]
+    first = np.concatenate(([0], np.cumsum([len(graph) for graph in target._built.items])))
+    later = np.flatnonzero(order.overlaps >= 0)
+    assert len(later) > 3
+    for item in later.tolist():
+        at, other = (int(np.flatnonzero(items == one)[0]) for one in (item, order.overlaps[item]))
+        graph = int(order.graph[item])
+        gate, earlier = at - 1, other - 1
+        assert nodes[gate].what == nodes[earlier].what == "gate"
+        assert earlier - first[graph] in nodes[gate].after
+
+
 def test_what_was_observed_can_be_kept(
     import_rows: ImportRows, plan_of: PlanOf, driver: Any, tmp_path: Path
 ) -> None:
