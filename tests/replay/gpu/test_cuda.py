@@ -8,18 +8,25 @@ from typing import Any
 
 import pytest
 from spanlite.errors import ServiceError
-from spanlite_replay.targets.gpu import clocks, compiling, cuda, cupti
+from spanlite_replay.targets.gpu import clocks, compiling, cupti, structs
 from spanlite_replay.targets.gpu.build import way_of
 
 
 def test_structures_have_the_sizes_of_cudas_headers() -> None:
-    sizes = {cuda._KernelNode: 72, cuda._Copy: 200, cuda._Memset: 40, cuda._LaunchAttribute: 64}
+    sizes = {
+        structs.KernelNode: 72,
+        structs.Copy: 200,
+        structs.Memset: 40,
+        structs.LaunchAttribute: 64,
+    }
     for structure, size in sizes.items():
         assert ctypes.sizeof(structure) == size
-    assert cuda._KernelNode.arguments.offset == 40 and cuda._KernelNode.shared_bytes.offset == 32
-    assert cuda._Copy.target.offset == 88 and cuda._Copy.width.offset == 176
-    assert cuda._End.kind.offset == 32 and cuda._End.device.offset == 48
-    assert ctypes.sizeof(cuda._Work) == 56
+    assert (
+        structs.KernelNode.arguments.offset == 40 and structs.KernelNode.shared_bytes.offset == 32
+    )
+    assert structs.Copy.target.offset == 88 and structs.Copy.width.offset == 176
+    assert structs.End.kind.offset == 32 and structs.End.device.offset == 48
+    assert ctypes.sizeof(structs.Work) == 56
 
 
 SIZES = {cupti.KERNEL: 216, cupti.MEMCPY: 96, cupti.MEMSET: 88}

@@ -22,6 +22,7 @@ from spanlite_replay.targets.gpu.driver import (
     StandIn,
 )
 from spanlite_replay.targets.gpu.source import LEAST_REGISTERS
+from spanlite_replay.targets.gpu.structs import Copy, KernelNode, LaunchAttribute, Memset, Work
 
 _P, _U32, _U64, _SIZE = ctypes.c_void_p, ctypes.c_uint32, ctypes.c_uint64, ctypes.c_size_t
 #: Numbers of the driver API.
@@ -38,85 +39,6 @@ GO_ANYWAY_S = 2.0
 MOST_QUEUES = "32"
 #: Shared memory that needs an opt-in.
 _PLAIN_SHARED_BYTES = 48 << 10
-
-
-class _Work(ctypes.Structure):
-    """`Work` in source.py."""
-
-    _fields_ = [
-        ("stamp", _U64),
-        ("length", _U64),
-        ("scratch", _U64),
-        ("moved16", _U64),
-        ("scratch16", _U64),
-        ("per_wave", _U32),
-        ("waves", _U32),
-        ("never", _U32),
-    ]
-
-
-class _KernelNode(ctypes.Structure):
-    """CUDA_KERNEL_NODE_PARAMS_v2."""
-
-    _fields_ = [
-        ("function", _P),
-        ("grid", _U32 * 3),
-        ("block", _U32 * 3),
-        ("shared_bytes", _U32),
-        ("arguments", ctypes.POINTER(_P)),
-        ("extra", _P),
-        ("kernel", _P),
-        ("context", _P),
-    ]
-
-
-class _End(ctypes.Structure):
-    """One side of CUDA_MEMCPY3D."""
-
-    _fields_ = [
-        ("x", _SIZE),
-        ("y", _SIZE),
-        ("z", _SIZE),
-        ("lod", _SIZE),
-        ("kind", ctypes.c_int),
-        ("host", _P),
-        ("device", _U64),
-        ("array", _P),
-        ("reserved", _P),
-        ("pitch", _SIZE),
-        ("height", _SIZE),
-    ]
-
-
-class _Copy(ctypes.Structure):
-    """CUDA_MEMCPY3D."""
-
-    _fields_ = [
-        ("source", _End),
-        ("target", _End),
-        ("width", _SIZE),
-        ("rows", _SIZE),
-        ("depth", _SIZE),
-    ]
-
-
-class _Memset(ctypes.Structure):
-    """CUDA_MEMSET_NODE_PARAMS."""
-
-    _fields_ = [
-        ("target", _U64),
-        ("pitch", _SIZE),
-        ("value", _U32),
-        ("element", _U32),
-        ("width", _SIZE),
-        ("rows", _SIZE),
-    ]
-
-
-class _LaunchAttribute(ctypes.Union):
-    """CUlaunchAttributeValue."""
-
-    _fields_ = [("cluster", _U32 * 3), ("room", ctypes.c_char * 64)]
 
 
 @dataclass
@@ -279,7 +201,7 @@ class CudaDriver:
 
     def _add_kernel(self, graph: int, after: Sequence[int], launch: Launch, *arguments: Any) -> int:
         pointers = (_P * len(arguments))(*(ctypes.cast(ctypes.byref(one), _P) for one in arguments))
-        node = _KernelNode(
+        node = KernelNode(
             self._function(launch),
             (_U32 * 3)(*launch.grid),
             (_U32 * 3)(*launch.block),
@@ -288,7 +210,7 @@ class CudaDriver:
         )
         added = self._add("cuGraphAddKernelNode_v2", graph, after, ctypes.byref(node))
         if launch.cluster != NO_DIM:
-            value = _LaunchAttribute(cluster=(_U32 * 3)(*launch.cluster))
+            value = LaunchAttribute(cluster=(_U32 * 3)(*launch.cluster))
             self._call("cuGraphKernelNodeSetAttribute", _P(added), _CLUSTER, ctypes.byref(value))
         return added
 
@@ -313,7 +235,7 @@ class CudaDriver:
     def add_stand_in(self, graph: int, after: Sequence[int], launch: Launch, work: StandIn) -> int:
         """See `Driver`."""
         memory = self._memory
-        told = _Work(
+        told = Work(
             memory.stamps + 8 * work.stamp if work.stamp >= 0 else 0,
             work.length,
             memory.scratch,
@@ -328,7 +250,7 @@ class CudaDriver:
     def add_copy(self, graph: int, after: Sequence[int], way: str, size_bytes: int) -> int:
         """See `Driver`."""
         memory = self._memory
-        copy = _Copy(width=size_bytes, rows=1, depth=1)
+        copy = Copy(width=size_bytes, rows=1, depth=1)
         for end, letter, host, device in (
             (copy.source, way[0], memory.host_source, memory.copy_source),
             (copy.target, way[-1], memory.host_target, memory.copy_target),
@@ -342,7 +264,7 @@ class CudaDriver:
 
     def add_memset(self, graph: int, after: Sequence[int], size_bytes: int) -> int:
         """See `Driver`."""
-        memset = _Memset(self._memory.copy_target, 0, 0, 1, size_bytes, 1)
+        memset = Memset(self._memory.copy_target, 0, 0, 1, size_bytes, 1)
         context = _P()
         self._call("cuCtxGetCurrent", ctypes.byref(context))
         return self._add("cuGraphAddMemsetNode", graph, after, ctypes.byref(memset), context)
@@ -351,11 +273,11 @@ class CudaDriver:
         """See `Driver`. The node's own graph must still be there."""
         source = _P(captured.node)
         if not captured.is_kernel:
-            memset, context = _Memset(), _P()
+            memset, context = Memset(), _P()
             self._call("cuGraphMemsetNodeGetParams", source, ctypes.byref(memset))
             self._call("cuCtxGetCurrent", ctypes.byref(context))
             return self._add("cuGraphAddMemsetNode", graph, after, ctypes.byref(memset), context)
-        node = _KernelNode()
+        node = KernelNode()
         self._call("cuGraphKernelNodeGetParams_v2", source, ctypes.byref(node))
         added = self._add("cuGraphAddKernelNode_v2", graph, after, ctypes.byref(node))
         self._call("cuGraphKernelNodeCopyAttributes", _P(added), source)

@@ -8,7 +8,7 @@ LEAST_REGISTERS, MOST_REGISTERS = 24, 255
 #: What the kernel needs beside those it is made to hold; the cap of the compiler does the rest.
 _OWN_REGISTERS = 10
 
-#: `Work` is passed by value: the order and sizes of `cuda.WORK`.
+#: `Work` is passed by value: the order and sizes of `structs.Work`.
 _TEXT = r"""
 typedef unsigned long long u64;
 typedef unsigned int u32;
