@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 from spanlite_analytics.lab.occupancy import Launch
-from spanlite_analytics.lab.predict.features import H200, Query, know
+from spanlite_analytics.lab.predict.features import H200, SECTOR_BYTES, Query, know
 from spanlite_analytics.lab.predict.fit import Measured
 from spanlite_analytics.lab.predict.work import Work, grid_loop, work_of
 from spanlite_analytics.lab.pressure.code import read_code
@@ -61,7 +61,8 @@ def _query(row: dict[str, int], about: dict[str, Any], works: dict[tuple[int, st
         row["unroll"],
         row["elements"],
         floats * FLOAT_BYTES * arrays,
-        bool(known["random"]),
+        bool(known["random"]) and known["bytes_read"] >= SECTOR_BYTES,
+        bool(known["random"]) and known["bytes_written"] >= SECTOR_BYTES,
         known["bytes_read"] + known["bytes_written"],
     )
 

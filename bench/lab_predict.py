@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 from spanlite_analytics.lab.predict.features import H200
-from spanlite_analytics.lab.predict.fit import FOLDS, Measured, Score, fit
+from spanlite_analytics.lab.predict.fit import FOLDS, SHORTEST_S, Measured, Score, fit
 from spanlite_analytics.lab.predict.model import TABLE as FITTED
 from spanlite_analytics.lab.predict.model import Model, fitted
 
@@ -43,7 +43,22 @@ def main() -> int:
     _emit_score("lab.predict_time_error_pct", seconds, "roofline", where)
     emit("lab.predict_refit_difference_pct", _difference(rows, Model.read(table)), "%", 1)
     _emit_counter(columns)
+    long = [row for row in rows if row.seconds >= SHORTEST_S]
+    _print_families("occupancy", rows, occupancy)
+    _print_families("time", long, seconds)
     return 0
+
+
+def _print_families(what: str, rows: list[Measured], score: Score) -> None:
+    """Median error of each family, to stderr."""
+    families = np.array([row.family for row in rows])
+    for name in np.unique(families):
+        own = families == name
+        median = (float(np.median(errors[own])) for errors in (score.error, score.baseline))
+        print(
+            "{} of {}: median error {:.0f} %, baseline {:.0f} %".format(what, name, *median),
+            file=sys.stderr,
+        )
 
 
 def _machine() -> dict[str, Any]:

@@ -31,7 +31,7 @@ that the model was fitted on, it says so. docs/predict.md has the errors.
 examples:
   spanlite lab predict axpy.cu --block 256 --grid 1056 --elements 16777216 --footprint 134217728
   spanlite lab predict k.cubin --kernel gather --block 128 --grid 2112 --elements 4194304 \\
-      --unroll 4 --footprint 536870912 --random
+      --unroll 4 --footprint 536870912 --random loads
 """
 
 
@@ -71,7 +71,11 @@ class PredictCommand:
             metavar="BYTES",
             help="moved for an element, where loads of neighbours overlap",
         )
-        work.add_argument("--random", action="store_true", help="places are drawn at random")
+        work.add_argument(
+            "--random",
+            choices=("loads", "stores", "both"),
+            help="whose places are drawn at random; atomics count as stores",
+        )
         work.add_argument("--loop", metavar="OFFSET", help="the loop that starts there: 0x1a0")
         parser.add_argument("--arch", default=DEFAULT_ARCH, help="for .cu files (%(default)s)")
         parser.add_argument(
@@ -148,9 +152,9 @@ def _query(args: argparse.Namespace, kernel: Kernel) -> Query:
     if launch.threads > 1024:
         raise UsageError(f"--block {args.block}: a block has at most 1,024 threads")
     work = work_of(kernel.loop, chip_of("9.0"))
-    return Query(
-        launch, work, args.unroll, args.elements, args.footprint, args.random, args.element_bytes
-    )
+    loads, stores = args.random in ("loads", "both"), args.random in ("stores", "both")
+    size = (args.unroll, args.elements, args.footprint)
+    return Query(launch, work, *size, loads, stores, args.element_bytes)
 
 
 def _as_json(

@@ -88,7 +88,7 @@ class PressureCommand:
                     else analysis.recompiled(unit, kernel.routine.name, caps, args.arch)
                 )
                 rows = analysis.table(kernel, others, setting)
-                shown.append((kernel, rows, bool(others)))
+                shown.append((kernel, rows, bool(others or args.loop or not caps)))
         if not shown:
             raise UsageError(f"{args.path} holds no machine code of a kernel named '{args.kernel}'")
         if args.json:
@@ -217,10 +217,10 @@ def _cells(row: Row) -> tuple[Any, ...]:
         row.warps,
         row.blocks,
         f"{row.spill_stores}/{row.spill_loads}",
-        row.rate.clocks_per_turn,
+        round(row.rate.clocks_per_turn),
         f"{row.rate.issue:.0%}",
         row.rate.bound,
-        row.flops_per_s / 1e9 if row.flops_per_s else None,
+        round(row.flops_per_s / 1e9) if row.flops_per_s else None,
         row.turns_per_s / 1e9,
     )
 

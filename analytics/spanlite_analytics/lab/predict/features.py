@@ -48,7 +48,8 @@ class Query:
     unroll: int
     elements: int
     footprint_bytes: float
-    random: bool = False
+    random_loads: bool = False
+    random_stores: bool = False
     #: Bytes that an element moves between SM and L2; 0: as many as the code loads and stores.
     element_bytes: float = 0
 
@@ -91,11 +92,11 @@ MEANING = {
     "wave": "occupancy over the waves, if all blocks took as long",
     "active": "share of the SMs that have a block",
     "log_flight": "bytes that an SM's resident warps load in a turn",
-    "random": "whether places are at random",
+    "random_loads": "whether lanes load at random",
     "atomics": "whether the loop has atomics",
     "barriers": "whether it has barriers",
     "stores": "bytes stored of those moved",
-    "random_stores": "the same where places are at random",
+    "random_stores": "whether lanes store, or add by atomics, at random",
     "spills": "loads and stores of spilled registers for each element",
     "shared_ops": "accesses to shared memory and shuffles for each element",
     "log_intensity": "clocks of issue for each byte",
@@ -130,7 +131,7 @@ def know(query: Query, machine: Machine) -> Known | None:
     flops = work.flops * turns * all_warps * WARP_THREADS
     bound = max(seconds.values()) + machine.gap_s
     roofline = max(moved / machine.dram_bytes_per_s, flops / machine.flops_per_s)
-    flight = resident * WARP_THREADS * work.load_bytes * (8 if query.random else 1)
+    flight = resident * WARP_THREADS * work.load_bytes * (8 if query.random_loads else 1)
     stored = work.store_bytes / max(work.load_bytes + work.store_bytes, 1)
     features = {f"log_{name}": log(value + 1e-7) for name, value in seconds.items()} | {
         "log_bound": log(bound),
@@ -147,11 +148,11 @@ def know(query: Query, machine: Machine) -> Known | None:
         "wave": resident / machine.sm.max_warps,
         "active": active / machine.sms,
         "log_flight": log(1 + flight),
-        "random": float(query.random),
+        "random_loads": float(query.random_loads),
         "atomics": float(work.atomics > 0),
         "barriers": float(work.barriers > 0),
         "stores": stored,
-        "random_stores": stored * query.random,
+        "random_stores": float(query.random_stores),
         "spills": log(1 + work.spills / query.unroll),
         "shared_ops": log(1 + work.shared / query.unroll),
         "log_intensity": log(work.issue_clocks / max(work.load_bytes + work.store_bytes, 1)),
@@ -179,9 +180,9 @@ def _moved_bytes(query: Query, turns: float) -> float:
     work, threads = query.work, query.launch.grid_blocks * query.launch.threads
     if query.element_bytes:
         return threads * turns * query.unroll * query.element_bytes
-    if query.random:
-        return threads * turns * SECTOR_BYTES * (work.loads + work.stores)
-    return threads * turns * (work.load_bytes + work.store_bytes)
+    loaded = work.loads * SECTOR_BYTES if query.random_loads else work.load_bytes
+    stored = work.stores * SECTOR_BYTES if query.random_stores else work.store_bytes
+    return threads * turns * (loaded + stored)
 
 
 def _miss_fraction(query: Query, machine: Machine) -> float:

@@ -107,7 +107,7 @@ class Model:
         seconds = known.bound_s * float(np.exp(self.seconds.at(features)))
         occupancy = known.wave_occupancy * float(np.exp(self.occupancy.at(features)))
         warnings = self.outside(known)
-        if seconds < self.shortest:
+        if seconds * float(np.exp(self.seconds.low)) < self.shortest:
             warnings.append(
                 f"times below {self.shortest * 1e6:.0f} us were not fitted: there the host's "
                 "pace of launching decides"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -22,6 +23,10 @@ from spanlite_analytics.lab.toolchain import Compiler
 CAPS = (24, 32, 40, 48, 56, 64, 72, 80, 96, 128, 168, 255)
 #: A predicted gain below this may be the model's error.
 WORTHWHILE = 1.1
+
+
+#: What PTX makes of __launch_bounds__ and __maxnreg__.
+_BOUNDS = re.compile(r"^\s*\.(?:maxntid|minnctapersm|maxnreg)\s[\d, ]+$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,15 +174,17 @@ def _work(kernel: Kernel) -> int:
 def recompiled(unit: Unit, name: str, caps: Sequence[int], arch: str) -> list[Kernel]:
     """The kernel under each register cap, those that come out alike once.
 
-    Empty where the module has no PTX. A cap that the compiler refuses is left out.
+    Empty where the module has no PTX. Launch bounds, for which ptxas would ignore the cap, are
+    taken out; a cap that the compiler refuses is left out.
     """
     if not unit.ptx:
         return []
     made: dict[tuple[int, int, int], Kernel] = {}
+    ptx = _BOUNDS.sub("", unit.ptx)
     for cap in sorted(caps, reverse=True):
-        compiler = Compiler(target_of(unit.ptx, arch), (f"-maxrregcount={cap}",))
+        compiler = Compiler(target_of(ptx, arch), (f"-maxrregcount={cap}",))
         try:
-            answer = compiler.cubin(unit.ptx)
+            answer = compiler.cubin(ptx)
         except InputError:
             continue
         for kernel in kernels_of(Unit(unit.name, "", answer.data), name, False, cap):
@@ -225,7 +232,7 @@ def advice(kernel: Kernel, rows: Sequence[Row], setting: Setting) -> list[str]:
         said.append(
             f"-maxrregcount={best.cap} or __launch_bounds__({setting.threads}, {best.blocks}): "
             f"{now.registers} -> {best.registers} registers, {now.warps} -> {best.warps} warps an "
-            f"SM, predicted {gain - 1:+.0%}; {_spill_words(best)}."
+            f"SM, predicted {_gain_words(gain)}; {_spill_words(best)}."
         )
     elif len(rows) > 1:
         said.append(
@@ -234,6 +241,10 @@ def advice(kernel: Kernel, rows: Sequence[Row], setting: Setting) -> list[str]:
         )
     said.append(_bound_words(now))
     return said
+
+
+def _gain_words(gain: float) -> str:
+    return f"{gain:.1f} times as fast" if gain >= 2 else f"{gain - 1:+.0%}"
 
 
 def _spill_words(row: Row) -> str:

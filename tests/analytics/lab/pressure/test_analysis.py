@@ -121,6 +121,19 @@ def test_a_kernel_compiled_too_tight_is_told(unit: Unit, setting: analysis.Setti
     assert best.registers == heavy.resources.registers
 
 
+def test_launch_bounds_do_not_hold_the_trial_back(tmp_path: Path) -> None:
+    """ptxas heeds them, not -maxrregcount."""
+    path = tmp_path / "k.cu"
+    path.write_text(
+        SOURCE.replace("__global__ void heavy", "__global__ void __launch_bounds__(128, 12) heavy")
+    )
+    (made,) = units_of(path, Compiler())
+    bounded = kernel(made, "heavy")
+    assert bounded.resources.registers <= 40 and bounded.resources.stack_bytes > 0
+    (free,) = analysis.recompiled(made, "heavy", (128,), "sm_90a")
+    assert free.resources.registers > 64 and free.resources.stack_bytes == 0
+
+
 def test_command(tmp_path: Path, spanlite: Any) -> None:
     path = tmp_path / "k.cu"
     path.write_text(SOURCE)
