@@ -49,6 +49,7 @@ _KEPT = (
     "sm__pipe_tensor", "smsp__average_warps_issue_stalled", "smsp__inst_executed", "smsp__sass",
     "dram__bytes",
 )  # fmt: skip
+_DURATION = "gpu__time_duration.sum"
 SHOWN = {
     "bank_conflicts_loads": "l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_ld.sum",
     "bank_conflicts_stores": "l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_st.sum",
@@ -177,11 +178,14 @@ def narrowed(text: str) -> str:
 
 def counters_of(text: str) -> dict[str, dict[str, float]]:
     """What the page shows, by kernel."""
-    rows = list(csv.DictReader(io.StringIO(text)))[1:]
+    units, *rows = csv.DictReader(io.StringIO(text))
+    to_us = {"ns": 1e-3, "us": 1.0, "ms": 1e3}[units[_DURATION]]
     found: dict[str, dict[str, float]] = {}
     for row in rows:
         values = {key: row.get(metric, "").replace(",", "") for key, metric in SHOWN.items()}
-        found[row["Kernel Name"]] = {k: float(v) for k, v in values.items() if v}
+        found[row["Kernel Name"]] = {k: float(v) for k, v in values.items() if v} | {
+            "profiled_us": float(row[_DURATION].replace(",", "")) * to_us
+        }
     return found
 
 

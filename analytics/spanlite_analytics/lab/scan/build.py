@@ -110,7 +110,7 @@ def _filled(spec: Spec, config: Config) -> Built:
 def _three(axes: list[int]) -> tuple[int, int, int]:
     if any(axis < 1 for axis in axes):
         raise ValueError(f"a grid or block of {axes} has an axis below 1")
-    x, y, z = (*axes, 1, 1)[:3]
+    x, y, z = (*axes, 1, 1, 1)[:3]
     return x, y, z
 
 
