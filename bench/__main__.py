@@ -35,6 +35,8 @@ DEFAULT = (
     "lab_rounding",
     "lab_pressure",
     "lab_predict",
+    "lab_roofline",
+    "lab_fusion",
     "pipeline_throughput",
 )
 PACKAGES = ("spanlite", "apache-flink", "confluent-kafka", "duckdb", "numpy", "protobuf", "pyarrow")

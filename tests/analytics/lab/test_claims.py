@@ -13,7 +13,7 @@ import pytest
 from spanlite_analytics.lab.toolchain import find_tool, has_tools
 
 ROOT = Path(__file__).parents[3]
-PAGES = (ROOT / "docs" / "claims.md", ROOT / "docs" / "lab.md")
+PAGES = [ROOT / "docs" / f"{name}.md" for name in ("claims", "lab", "roofline", "fusion")]
 DATA = ROOT.parent / "shared" / "data"
 
 
