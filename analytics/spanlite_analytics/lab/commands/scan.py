@@ -30,7 +30,8 @@ A scan that was stopped goes on where it was when the same command is given agai
 With --theory nothing runs: each configuration is compiled, and its registers, spills, shared memory
 and occupancy are told. That needs the extra `lab`, and no GPU.
 
-Exit code 1: no configuration could be built or run.
+Exit code 1: no configuration could be built or run. 2: among others, one broke the GPU's context or
+did not end within the deadline; the same command goes on after it.
 
 examples:
   spanlite lab scan matmul.yaml --out scans/matmul

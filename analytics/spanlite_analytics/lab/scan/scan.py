@@ -11,6 +11,7 @@ from typing import Any
 from spanlite.errors import ServiceError
 
 from spanlite_analytics.lab.scan.build import BuildError, Built, build
+from spanlite_analytics.lab.scan.deadline import Deadline
 from spanlite_analytics.lab.scan.rank import ranks, timed
 from spanlite_analytics.lab.scan.runner import DeviceLostError, Runner
 from spanlite_analytics.lab.scan.search import strategy_of
@@ -44,8 +45,9 @@ def scan(
 ) -> Done:
     """Try what the strategy asks for, until it asks no more. Without a runner: the theory alone.
 
-    Raises ServiceError where the GPU's context is lost; the journal then holds the culprit, and
-    the next run goes on after it.
+    Raises ServiceError where the GPU's context is lost, and ends the process where a kernel does
+    not end within the file's deadline; the journal then holds the culprit, and the next run goes
+    on after it.
     """
     strategy = strategy_of(spec)
     jobs = jobs or os.cpu_count() or 1
@@ -57,7 +59,7 @@ def scan(
                 # All are handed to the compilers at once; they are timed in this order.
                 futures = [pool.submit(make, spec, config) for config in asked]
                 for config, future in zip(asked, futures, strict=True):
-                    row = _tried(config, future, runner, spec.repeats, journal)
+                    row = _tried(spec, config, future, runner, journal)
                     journal.add(row)
                     told(len(journal.rows), strategy.total, row)
         finally:
@@ -73,14 +75,15 @@ def _times(journal: Journal) -> dict[str, float | None]:
 
 
 def _tried(
-    config: Config, future: Future[Built], runner: Runner | None, repeats: int, journal: Journal
+    spec: Spec, config: Config, future: Future[Built], runner: Runner | None, journal: Journal
 ) -> Row:
     built = None
     try:
         built = future.result()
         if runner is None:
             return Row(config, built.theory, (), 0, built.flops, built.moved_bytes, {})
-        got = runner.measure(built, repeats)
+        with Deadline(spec.deadline_s, config, journal):
+            got = runner.measure(built, spec.repeats)
         return Row(
             config,
             got.theory,

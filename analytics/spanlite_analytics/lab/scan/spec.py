@@ -23,7 +23,7 @@ TYPES = {"f64": 8, "f32": 4, "f16": 2, "bf16": 2, "i64": 8, "i32": 4, "u8": 1}
 SCALARS = ("f64", "f32", "i64", "i32")
 _TOP = (
     "operator", "kernel", "sizes", "parameters", "constraints", "search", "repeats", "top",
-    "heatmap", "arch", "flags",
+    "heatmap", "arch", "flags", "deadline",
 )  # fmt: skip
 _KERNEL = (
     "cuda", "triton", "entry", "grid", "block", "shared", "arguments", "defines", "flops", "bytes",
@@ -83,6 +83,8 @@ class Spec:
     heatmap: tuple[str, str] | None = None
     arch: str = "sm_90a"
     flags: tuple[str, ...] = field(default=())
+    #: A configuration that takes longer on the GPU hangs.
+    deadline_s: int = 60
 
     def names(self, config: Mapping[str, Scalar]) -> dict[str, Any]:
         """All that an expression may use."""
@@ -149,6 +151,7 @@ def _spec(root: Node, path: Path) -> Spec:
         _heatmap(top.get("heatmap"), parameters),
         top["arch"].text() if "arch" in top else "sm_90a",
         tuple(node.text() for node in _list(top, "flags")),
+        top["deadline"].whole(1, 86_400) if "deadline" in top else 60,
     )
 
 

@@ -124,6 +124,26 @@ def run(spec, folder, gpu):
 """
 
 
+def test_a_kernel_that_never_ends(write: Write, tmp_path: Path) -> None:
+    """Its process ends itself, and the next run goes on after it."""
+    path, out = write(more="deadline: 1"), tmp_path / "out"
+    code = CHILD.replace("from test_scan import run", RUN).format(here=str(HERE))
+    code = code.replace("time.sleep(0.02)", "built.config['tile'] == 32 and time.sleep(600)")
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(path), str(out)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 2 and "did not end within 1 s" in done.stderr
+    spec, gpu = load(path), FormulaGpu()
+    journal = run(spec, out, gpu)
+    hung = [row for row in journal.rows.values() if "did not end" in row.error]
+    assert len(hung) == 1 and hung[0].config["tile"] == 32
+    assert hung[0].config not in gpu.measured and len(journal.rows) == len(configurations(spec))
+
+
 def test_another_scan_is_not_mixed_in(spec: Spec, write: Write, tmp_path: Path) -> None:
     run(spec, tmp_path / "out", None)
     with pytest.raises(InputError, match="another GPU"):
