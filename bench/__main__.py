@@ -33,6 +33,7 @@ DEFAULT = (
     "lab_occupancy",
     "lab_banks",
     "lab_rounding",
+    "lab_repair",
     "lab_pressure",
     "lab_predict",
     "lab_roofline",
