@@ -13,14 +13,13 @@ the range early; --budget (default 75 s) ends the run. Writes bench/h200/tables/
 from __future__ import annotations
 
 import argparse
-import multiprocessing
 import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor, wait
+from concurrent.futures import wait
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -28,22 +27,18 @@ import numpy as np
 
 from bench.h200 import _fusion_shapes as plan
 from bench.h200._device import save, surroundings
+from bench.h200._fusion_compile import Compiling, jobs
+from bench.h200._fusion_run import Layer, Runner, make_layer
 from bench.h200._fusion_shapes import Candidate, Tile
 
-#: Weights in rotation: more than the L2 holds.
-ROTATED_BYTES = 120_000_000
 #: How long a graph runs at least, and how many rounds.
 GRAPH_NS, ROUNDS = 200_000, 7
 #: Times of a shape that vary more than this (median over its ways) are taken once more.
 MOST_SPREAD = 0.08
 CHECKED_ROWS = 48
 KEPT_EVERY = 25
-ACTIVATION_ROWS, ACTIVATION_WIDTH = 4, 512
 #: Of the whole output against FP64. bf16 rounds to 2^-9; cuBLAS's own is 2e-3 to 4e-3.
 MOST_ERROR = 1.2e-2
-#: A product's kernel (tile, norm, bias, activation), or one beside it (which, kind, width).
-Job = tuple[Tile, int, bool, int] | tuple[str, int, int]
-
 
 #: With --smoke: these tiles on these shapes alone.
 SMOKE_TILES = (*plan.TILES[:8], plan.STATIC, plan.TILES[-3], plan.TILES[-1])
@@ -58,140 +53,6 @@ SMOKE_SHAPES = (
 )
 
 
-def width_of(hidden: int) -> int:
-    """Elements of a row with which the norm's kernel is compiled."""
-    return 1 << (hidden - 1).bit_length()
-
-
-def norm_warps(width: int) -> int:
-    """Warps a row."""
-    return 4 if width <= 2048 else 8
-
-
-def pass_of(tile: Tile) -> int:
-    """Columns of the first pass over the rows: 64 elements a thread."""
-    return max(min(tile.warps * 32 * 64 // tile.m, 512), 64)
-
-
-def jobs(shapes: Sequence[tuple[int, int, int, int]], tiles: Sequence[Tile]) -> list[Job]:
-    """Every kernel that some candidate of the shapes needs, the largest tiles first."""
-    found: dict[Job, None] = {}
-    for chain, tokens, hidden, out in shapes:
-        norm = activation = chain + 1
-        found["norm", norm, width_of(hidden)] = None
-        found["activation", activation, ACTIVATION_WIDTH] = None
-        for candidate in plan.candidates(tokens, hidden, out):
-            if candidate.tile is None or candidate.tile not in tiles:
-                continue
-            first = norm if candidate.split in ("prologue", "all") else 0
-            last = candidate.split in ("epilogue", "all")
-            found[candidate.tile, first, last, activation if last else 0] = None
-    return sorted(found, key=lambda job: -_size(job))
-
-
-def _size(job: Job) -> int:
-    return 0 if isinstance(job[0], str) else job[0].m * job[0].n
-
-
-def compile_job(job: Job) -> str:
-    """Compile one kernel into Triton's cache; what went wrong, or nothing."""
-    import torch
-
-    from bench.h200 import _fusion_kernels as kernels
-
-    half, single, whole = torch.bfloat16, torch.float32, torch.int32
-    try:
-        if isinstance(job[0], str):
-            which, kind, width = job
-            if which == "norm":
-                kernels.norm.warmup(
-                    half, half, half, half, 4096, kind, width,
-                    grid=(1,), num_warps=norm_warps(width),
-                )  # fmt: skip
-            else:
-                for bias in (False, True):
-                    kernels.bias_activation.warmup(
-                        half, single, 64, 4096, bias, kind, ACTIVATION_ROWS, width,
-                        grid=(1, 1), num_warps=4,
-                    )  # fmt: skip
-            return ""
-        tile, norm, bias, activation = job
-        kernels.linear.warmup(
-            half, half, single, single, half, single, single, whole, 64, 4096, 4096,
-            norm, bias, activation, tile.m, tile.n, tile.k, tile.split, pass_of(tile),
-            grid=(1, 1), num_warps=tile.warps, num_stages=tile.stages,
-        )  # fmt: skip
-    except Exception:
-        return f"{job}: {traceback.format_exc(limit=2)}"
-    return ""
-
-
-class Compiling:
-    """Many processes fill Triton's cache; this one then only loads."""
-
-    def __init__(self, workers: int = 15) -> None:
-        context = multiprocessing.get_context("spawn")
-        self.pool = ProcessPoolExecutor(workers, mp_context=context)
-        self.start = time.monotonic()
-
-    def begin(self, wanted: Sequence[Job]) -> list[Future[str]]:
-        """Start on these, after those begun before."""
-        return [self.pool.submit(compile_job, job) for job in wanted]
-
-    def wait(self, begun: Sequence[Future[str]]) -> None:
-        """Until these are done; prints what went wrong."""
-        for one in begun:
-            if one.result():
-                print(one.result(), flush=True)
-        took = time.monotonic() - self.start
-        print(f"{len(begun)} kernels compiled after {took:.1f} s", flush=True)
-
-    def stop(self) -> None:
-        """Leave out what has not begun."""
-        self.pool.shutdown(wait=True, cancel_futures=True)
-        print(f"compiler stopped after {time.monotonic() - self.start:.1f} s", flush=True)
-
-
-@dataclass
-class Layer:
-    """A chain's tensors: weights as they are and with the gain folded in, several copies."""
-
-    chain: int
-    hidden: int
-    out: int
-    gain: Any
-    shift: Any
-    weights: list[Any]
-    folded: list[Any]
-    bias: Any
-    bias_half: Any
-    folded_bias: Any
-    column_sums: Any
-
-
-def make_layer(torch: Any, chain: int, hidden: int, out: int) -> Layer:
-    """Random weights of the usual size."""
-    draw = torch.Generator("cuda").manual_seed(hidden * 31 + out + chain)
-
-    def normal(*size: int) -> Any:
-        return torch.randn(*size, device="cuda", generator=draw)
-
-    half = torch.bfloat16
-    gain, shift = (1 + 0.1 * normal(hidden)).to(half), (0.1 * normal(hidden)).to(half)
-    weight = (normal(out, hidden) / hidden**0.5).to(half)
-    bias = (0.1 * normal(out)).to(half)
-    folded = (weight.float() * gain.float()).to(half)
-    moved = bias.float()
-    if chain == 1:
-        moved = moved + weight.float() @ shift.float()
-    copies = min(max(ROTATED_BYTES // (hidden * out * 2), 1), 40) + 1
-    return Layer(
-        chain, hidden, out, gain, shift,
-        [weight.clone() for _ in range(copies)], [folded.clone() for _ in range(copies)],
-        bias.float(), bias, moved, folded.float().sum(1),
-    )  # fmt: skip
-
-
 #: Seconds by what they were spent on.
 SPENT: Counter[str] = Counter()
 
@@ -202,99 +63,6 @@ def spending(what: str) -> Iterator[None]:
     start = time.monotonic()
     yield
     SPENT[what] += time.monotonic() - start
-
-
-class Runner:
-    """Runs candidates on one layer and one batch of tokens."""
-
-    def __init__(self, torch: Any, layer: Layer, tokens: int, scratch: dict[str, Any]) -> None:
-        from bench.h200 import _fusion_kernels as kernels
-
-        self.torch, self.kernels, self.layer, self.tokens = torch, kernels, layer, tokens
-        self.scratch, self.norm, self.act = scratch, layer.chain + 1, layer.chain + 1
-        draw = torch.Generator("cuda").manual_seed(tokens)
-        size = (tokens, layer.hidden)
-        self.x = (torch.randn(*size, device="cuda", generator=draw) + 0.1).to(torch.bfloat16)
-        self.normed = torch.empty_like(self.x)
-        self.y = torch.empty(tokens, layer.out, device="cuda", dtype=torch.bfloat16)
-        self.compiled: dict[str, Any] = {}
-
-    def run(self, candidate: Candidate, copy: int = 0) -> Any:
-        """The chain once, with that copy of the weights. Returns the output."""
-        split, layer = candidate.split, self.layer
-        if split == "torch":
-            return self._torch(copy)
-        fused_norm = split in ("prologue", "all")
-        x = self.x if fused_norm else self._norm()
-        if candidate.tile is None:
-            # cuBLAS adds the bias itself.
-            self.torch.addmm(layer.bias_half, x, layer.weights[copy].t(), out=self.y)
-            self._activate()
-            return self.y
-        last = split in ("epilogue", "all")
-        weight = layer.folded[copy] if fused_norm else layer.weights[copy]
-        bias = layer.folded_bias if fused_norm else layer.bias
-        self._linear(candidate, x, weight, bias, self.norm if fused_norm else 0, last)
-        if not last:
-            self._activate(bias)
-        return self.y
-
-    def _torch(self, copy: int) -> Any:
-        f, layer = self.torch.nn.functional, self.layer
-        if layer.chain == 0:
-            x = f.rms_norm(self.x, (layer.hidden,), layer.gain, 1e-5)
-        else:
-            x = f.layer_norm(self.x, (layer.hidden,), layer.gain, layer.shift, 1e-5)
-        y = f.linear(x, layer.weights[copy], layer.bias_half)
-        return f.silu(y, inplace=True) if layer.chain == 0 else f.gelu(y)
-
-    def _norm(self) -> Any:
-        layer, width = self.layer, width_of(self.layer.hidden)
-        self.kernels.norm[(self.tokens,)](
-            self.x, layer.gain, layer.shift, self.normed, layer.hidden, self.norm, width,
-            num_warps=norm_warps(width),
-        )  # fmt: skip
-        return self.normed
-
-    def _activate(self, bias: Any = None) -> None:
-        grid = (-(-self.tokens // ACTIVATION_ROWS), -(-self.layer.out // ACTIVATION_WIDTH))
-        self.kernels.bias_activation[grid](
-            self.y, self.layer.bias if bias is None else bias, self.tokens, self.layer.out,
-            bias is not None, self.act, ACTIVATION_ROWS, ACTIVATION_WIDTH, num_warps=4,
-        )  # fmt: skip
-
-    def _linear(
-        self, candidate: Candidate, x: Any, weight: Any, bias: Any, norm: int, last: bool
-    ) -> None:
-        tile, layer, scratch = candidate.tile, self.layer, self.scratch
-        assert tile is not None
-        tiles = -(-self.tokens // tile.m) * -(-layer.out // tile.n)
-        self.compiled[candidate.name] = self.kernels.linear[(tiles, tile.split)](
-            x, weight, bias, layer.column_sums, self.y, scratch["parts"], scratch["rows"],
-            scratch["counters"], self.tokens, layer.hidden, layer.out,
-            norm, last, self.act if last else 0, tile.m, tile.n, tile.k, tile.split, pass_of(tile),
-            num_warps=tile.warps, num_stages=tile.stages,
-        )  # fmt: skip
-
-    def reference(self, rows: Any) -> Any:
-        """Those rows in FP64, from the weights as they are."""
-        f, layer, wide = self.torch.nn.functional, self.layer, self.torch.float64
-        x, gain = self.x[rows].to(wide), layer.gain.to(wide)
-        if layer.chain == 0:
-            x = x * (x.square().mean(1, keepdim=True) + 1e-5).rsqrt() * gain
-        else:
-            x = f.layer_norm(x, (layer.hidden,), gain, layer.shift.to(wide), 1e-5)
-        y = x @ layer.weights[0].to(wide).t() + layer.bias.to(wide)
-        return f.silu(y) if layer.chain == 0 else f.gelu(y)
-
-    def error(self, candidate: Candidate, rows: Any, reference: Any) -> float:
-        """Relative to the reference's norm; infinity where an element was left unwritten."""
-        self.y.fill_(float("nan"))
-        y = self.run(candidate)
-        if not bool(self.torch.isfinite(y).all()):
-            return float("inf")
-        gap = y[rows].to(self.torch.float64) - reference
-        return float(gap.norm() / reference.norm())
 
 
 def capture(torch: Any, runner: Runner, candidate: Candidate, runs: int, stream: Any) -> Any:

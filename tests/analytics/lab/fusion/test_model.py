@@ -19,9 +19,11 @@ from spanlite_analytics.lab.fusion.table import (
     measured,
     to_json,
 )
+from spanlite_analytics.lab.fusion.tiles import suits
 
 sys.path.append(str(Path(__file__).parents[4]))  # bench/ is no installed package
 from bench import lab_fusion
+from bench.h200 import _fusion_compile
 from bench.h200 import _fusion_shapes as plan
 
 WAYS = (Way("unfused"), Way("all", Tile(64, 128, 64, 4, 4)), Way("all", Tile(128, 128, 64, 8, 4)))
@@ -153,6 +155,25 @@ def test_the_plan_holds_what_the_issue_asks() -> None:
     for chain, tokens, hidden, out in shapes[::7].tolist():
         found = plan.candidates(tokens, hidden, out)
         assert {c.split for c in found} >= {"torch", *plan.SPLITS}, (chain, tokens, hidden, out)
+
+
+def test_the_tool_allows_the_tiles_that_were_measured() -> None:
+    for _, tokens, hidden, out in plan.shapes()[::3]:
+        allowed = {
+            tile.name
+            for tile in plan.TILES
+            if suits(Tile(**asdict(tile)), tokens, hidden, out) or tile == plan.STATIC
+        }
+        assert allowed == {tile.name for tile in plan.tiles_for(tokens, hidden, out)}
+
+
+def test_every_kernel_of_the_plan_is_compiled_beforehand() -> None:
+    found = _fusion_compile.jobs(plan.shapes(), plan.TILES)
+    assert len(found) == len(set(found))
+    for tile in plan.TILES:
+        kinds = {job[1:3] for job in found if job[0] == tile}
+        # The epilogue alone, and each with a norm: of the chains that its shapes have.
+        assert (0, True) in kinds and (1, True) in kinds
 
 
 def test_a_measured_shape(spanlite: Any) -> None:
