@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from spanlite.timewindow import add_window_arguments, window_of
 from spanlite_analytics.lab.counters import Counted, read_ncu
 from spanlite_analytics.lab.frame import add_json_argument, print_json, print_table
 from spanlite_analytics.lab.roofline import ceilings
-from spanlite_analytics.lab.roofline.counted import time_ns, work_counted
+from spanlite_analytics.lab.roofline.counted import counts_flops, time_ns, work_counted
 from spanlite_analytics.lab.roofline.place import Place, Point, place
 from spanlite_analytics.lab.roofline.work import ALIASES, SIZES, Call, work_of
 from spanlite_analytics.words import time_words
@@ -108,7 +109,7 @@ def _points(args: argparse.Namespace) -> tuple[list[Point], str, dict[str, Any]]
         if row is None:
             rest.append({"kernel": name, "runs": runs, "total_ns": median_ns * runs})
             continue
-        points.append(Point(name, name, work_counted(row), median_ns, runs, "counters"))
+        points.append(replace(_counted(row, median_ns), name=name, kernel=name, runs=runs))
         left_ns -= median_ns * runs
     points.sort(key=lambda point: -point.time_ns * point.runs)
     share = max(left_ns, 0.0) / found.kernel_ns if found.kernel_ns else 0.0
@@ -116,8 +117,11 @@ def _points(args: argparse.Namespace) -> tuple[list[Point], str, dict[str, Any]]
     return points, found.gpu, known | {"largest_without_sizes": rest[:5]}
 
 
-def _counted(row: Counted) -> Point:
-    return Point(row.kernel, row.kernel, work_counted(row), time_ns(row), 1, "counters")
+def _counted(row: Counted, median_ns: float | None = None) -> Point:
+    """With the profiler's time where no other is known."""
+    time = time_ns(row) if median_ns is None else median_ns
+    detail = "" if counts_flops(row) else "(FLOPs were not counted)"
+    return Point(row.kernel, row.kernel, work_counted(row), time, 1, "counters", detail)
 
 
 def _gpu_of(rows: list[Counted]) -> str:

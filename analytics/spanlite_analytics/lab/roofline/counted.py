@@ -70,6 +70,15 @@ def _add(flops: dict[str, float], kind: str, count: float) -> None:
         flops[kind] = flops.get(kind, 0.0) + count
 
 
+def counts_flops(row: Counted) -> bool:
+    """Whether any counter of FLOPs was collected; without one a kernel seems to have none."""
+    names = [f"{name}.sum" for name in _TENSOR]
+    for letter in _VECTOR:
+        stem = f"smsp__sass_thread_inst_executed_op_{letter}fma_pred_on.sum"
+        names += [stem, f"{stem}.per_cycle_elapsed"]
+    return any(name in row.values for name in names)
+
+
 def time_ns(row: Counted) -> float:
     """Under the profiler. Raises InputError where it was not collected."""
     found = row.get("gpu__time_duration.sum")

@@ -62,6 +62,7 @@ def test_counters_place_kernels_without_sizes(build: Any, spanlite: Any, tmp_pat
     assert (code, err) == (0, "")
     (one,) = json.loads(out)["kernels"]
     assert (one["from"], one["bound"]) == ("counters", "memory")
+    assert one["detail"] == "(FLOPs were not counted)"
     assert math.isclose(one["roof_share"], 0.5)
     assert json.loads(out)["without_sizes_share"] == 0
 
