@@ -71,7 +71,7 @@ def _modelled(
     threads = about["block"] * blocks * about["sms"]
     spill = chip.spill_factor(int(columns["local_bytes"][row]) * threads)
     # A block of 128 threads has one warp on each of the four schedulers.
-    return rate(loop, chip, blocks, group=1, spill=spill).clocks_per_turn
+    return rate(loop, chip, blocks, group=1, dearer={"spill": spill}).clocks_per_turn
 
 
 def error_of(got: dict[str, np.ndarray]) -> np.ndarray:

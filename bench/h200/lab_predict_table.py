@@ -6,7 +6,7 @@ python3 -m bench.h200.lab_predict_table [--rows N] [--seed N] [--ncu-budget SECO
 Each launch of `_predict_kernels` is timed by CUDA events, several back to back. Its achieved
 occupancy is read in the kernel: the clocks that each warp spent on its SM, over the clocks from
 the SM's first warp to its last. `ncu` counts the same on as many launches as its budget allows.
-Writes bench/h200/tables/lab_predict.npz, with the cubins. About 20 s for 2,000 launches.
+Writes bench/h200/tables/lab_predict.npz, with the cubins. About 10 s for 2,400 launches.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ python3 -m bench.h200.lab_pressure_table [--nvcc PATH] [--cubins FOLDER]
 Each kernel of `_pressure_kernels` is compiled under every cap; those that differ in registers
 or spills are launched as one wave of blocks of 128 threads, with 1 block on an SM, 2, 4, ... as
 many as fit, and the clocks of the loop are read in the kernel. Writes
-bench/h200/tables/lab_pressure.npz, with the cubins. About 15 s, and as long for nvcc on 8 cores.
+bench/h200/tables/lab_pressure.npz, with the cubins. About 3 s, and 10 for nvcc on 8 cores.
 """
 
 from __future__ import annotations

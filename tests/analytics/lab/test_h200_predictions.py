@@ -60,7 +60,8 @@ def test_the_packaged_fit_is_of_the_table() -> None:
         g.occupancy.low <= r.occupancy <= g.occupancy.high for g, r in zip(got, rows, strict=True)
     ]
     assert np.mean(within) > 0.8
-    assert sum(bool(g.warnings) for g in got) < len(got) / 3
+    beyond = [g for g in got if any("times below" not in words for words in g.warnings)]
+    assert len(beyond) < len(got) / 20
 
 
 def clocks(name: str, blocks: int, cap: int = 0) -> float:

@@ -22,7 +22,8 @@ the warps that fit; the table shows it for other register counts, really compile
 source or PTX. No GPU is needed.
 
 The model knows latencies, not addresses: accesses are taken as coalesced and free of bank
-conflicts, global loads as found where --memory says. docs/pressure.md says how far it is right.
+conflicts unless you say otherwise, global loads as found where --memory says. docs/pressure.md
+says how far it is right.
 
 examples:
   spanlite lab pressure kernel.cu --block 256
@@ -51,6 +52,20 @@ class PressureCommand:
             default="l1",
             choices=("l1", "l2", "dram"),
             help="where global loads find their data (default %(default)s)",
+        )
+        parser.add_argument(
+            "--conflicts",
+            type=float,
+            default=1.0,
+            metavar="N",
+            help="wavefronts of a shared access over those without conflicts (see lab banks)",
+        )
+        parser.add_argument(
+            "--uncoalesced",
+            type=float,
+            default=1.0,
+            metavar="N",
+            help="lines of a global access over those of a coalesced one",
         )
         parser.add_argument(
             "--loop", metavar="OFFSET", help="the loop that starts there, such as 0x1a0"
@@ -109,9 +124,12 @@ def _setting(args: argparse.Namespace) -> Setting:
         raise UsageError(f"--block {args.block}: a block has 1 to 1,024 threads")
     if args.shared < 0:
         raise UsageError("--shared must not be negative")
+    if not (1 <= args.conflicts <= 32 and 1 <= args.uncoalesced <= 32):
+        raise UsageError("--conflicts and --uncoalesced are numbers from 1 to 32")
     sm, sms, _ = gpu_of(args.gpu, args.cc, args.sms)
     clock = (args.clock or 0) * 1e6
-    return Setting(sm, chip_of(sm.name), sms, args.block, args.shared, args.memory, clock)
+    launch = (args.block, args.shared, args.memory, clock)
+    return Setting(sm, chip_of(sm.name), sms, *launch, args.conflicts, args.uncoalesced)
 
 
 def _caps(text: str | None) -> list[int]:

@@ -41,6 +41,9 @@ class Setting:
     #: Where global loads find their data: `l1`, `l2` or `dram`.
     memory: str = "l1"
     clock_hz: float = 0.0
+    #: Wavefronts over those without bank conflicts, and lines over those of coalesced accesses.
+    shared_degree: float = 1.0
+    global_degree: float = 1.0
 
     @property
     def hz(self) -> float:
@@ -135,7 +138,12 @@ def rate_at(kernel: Kernel, setting: Setting, warps: int) -> Rate:
     group = max(-(-setting.threads // WARP_THREADS) // SUB_PARTITIONS, 1)
     threads = warps * WARP_THREADS * setting.sms
     spill = setting.chip.spill_factor(kernel.resources.stack_bytes * threads)
-    return rate(kernel.loop, setting.chip, on_partition, setting.memory, group, spill)
+    dearer = {
+        "spill": spill,
+        "shared": setting.shared_degree,
+        "global": setting.global_degree,
+    }
+    return rate(kernel.loop, setting.chip, on_partition, setting.memory, group, dearer)
 
 
 def row_of(kernel: Kernel, setting: Setting, plain: Kernel | None = None) -> Row | None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from spanlite_analytics.lab.pressure.code import NO_BARRIER, Instruction
@@ -70,29 +71,34 @@ class _Warp:
 
 
 def rate(
-    loop: Loop, chip: Chip, warps: int, memory: str = "l1", group: int = 0, spill: float = 1.0
+    loop: Loop,
+    chip: Chip,
+    warps: int,
+    memory: str = "l1",
+    group: int = 0,
+    dearer: Mapping[str, float] | None = None,
 ) -> Rate:
     """Run `warps` warps of one sub-partition through a loop until the pace is even.
 
     `memory`: where global loads find their data, `l1`, `l2` or `dram`. `group`: warps of a
-    block on the sub-partition, which wait for each other at barriers; 0: none do. `spill`:
-    how much dearer than usual spills are (`Chip.spill_factor`).
+    block on the sub-partition, which wait for each other at barriers; 0: none do. `dearer`:
+    how many times its usual cost a kind takes: `spill` (`Chip.spill_factor`), `shared` (wavefronts
+    over those without conflicts), `global` (lines over those of coalesced accesses).
     """
     pipes: dict[str, int] = {}
     steps = [_step(code, chip, memory, pipes) for code in loop.code]
-    for step, code, before in zip(steps, loop.code, (loop.code[-1], *loop.code), strict=False):
-        if kind_of(code) == "spill":
-            step.busy, step.latency = step.busy * spill, step.latency * spill
-        step.kept, step.fresh = reads_of(code, before), reads_of(code, None)
+    factors = [(dearer or {}).get(kind_of(code), 1.0) for code in loop.code]
+    before = (loop.code[-1], *loop.code)
+    for step, code, last, factor in zip(steps, loop.code, before, factors, strict=False):
+        step.busy, step.latency = step.busy * factor, step.latency + step.busy * (factor - 1)
+        step.kept, step.fresh = reads_of(code, last), reads_of(code, None)
     steps[-1].stall = max(steps[-1].stall, chip.branch)
     length = len(steps)
     turns = max(min(_MOST_ISSUES // (length * warps), _MOST_TURNS), 1)
     clocks = _run(steps, warps, turns, len(pipes), group) / turns
     busy = Counter[str]()
-    for code in loop.code:
-        cost = chip.cost(code, memory)
-        factor = spill if kind_of(code) == "spill" else 1.0
-        busy[cost.pipe] += cost.busy * factor  # type: ignore[assignment]
+    for code, step in zip(loop.code, steps, strict=True):
+        busy[chip.cost(code, memory).pipe] += step.busy  # type: ignore[assignment]
     pipe, most = busy.most_common(1)[0]
     return Rate(warps, clocks, length * warps / clocks, pipe, most * warps / clocks)
 

@@ -141,6 +141,14 @@ def test_registers_are_read_from_two_banks() -> None:
     assert rate(crowded, CHIP, 8).clocks_per_turn == pytest.approx(8 * (8 * 3 + 1), rel=0.1)
 
 
+def test_conflicts_take_their_time() -> None:
+    body = loop(*[step("LDG.E")] * 4)
+    plain, crowded = rate(body, CHIP, 8), rate(body, CHIP, 8, dearer={"global": 3.0})
+    assert plain.clocks_per_turn == pytest.approx(8 * 4 * 4, rel=0.05)
+    assert crowded.clocks_per_turn == pytest.approx(8 * 4 * 4 * 3, rel=0.05)
+    assert crowded.bound == "lsu"
+
+
 def test_spills_that_overflow_the_l2_are_dearer() -> None:
     chip = chip_of("9.0")
     assert chip.spill_factor(50 * 2**20) == 1
