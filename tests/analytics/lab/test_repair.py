@@ -1,15 +1,17 @@
 """docs/lab.md's repair: its table, and what `lab explain` says of each step's counters."""
 
 import json
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from spanlite_analytics.lab.counters import of_kernel, read_ncu
+from spanlite_analytics.lab.toolchain import find_tool, has_tools
 
 sys.path.append(str(Path(__file__).parents[3]))  # bench/ is no installed package
-from bench.h200.lab_beforeafter_table import STEPS, counters_of, narrowed
+from bench.h200.lab_beforeafter_table import KERNELS, STEPS, counters_of, narrowed
 from bench.lab_repair import TABLE, markdown
 
 ROOT = Path(__file__).parents[3]
@@ -64,3 +66,24 @@ def test_a_profile_is_narrowed() -> None:
     small = narrowed(text)
     assert "Process ID" not in small and small.count("\n") == 3
     assert counters_of(small) == {"scores_slow": {"registers": 40.0, "profiled_us": 1_000_500.0}}
+
+
+@measured
+@pytest.mark.skipif(not has_tools("nvcc", "cuobjdump", "nvdisasm"), reason="needs nvcc")
+def test_the_binary_has_the_lines(tmp_path: Path, spanlite: Any) -> None:
+    """The audit's lines are on the page, judged with the block of the profiled launch."""
+    source, cubin = KERNELS / "scores_slow.cu", tmp_path / "slow.cubin"
+    words = ["-cubin", "-arch=sm_90a", "-lineinfo", "-Dscores=scores_slow", "-o", cubin, source]
+    subprocess.run([find_tool("nvcc"), *words], check=True)
+    code, out, _ = spanlite(
+        "lab", "explain", "none", "scores_slow", "--ncu", COUNTERS, "--cubin", cubin, "--json"
+    )
+    assert code == 0
+    page = json.loads(out)
+    found = {(finding["rule"], finding["line"]) for finding in page["code"]}
+    assert found == {("local-memory", 12), ("uncoalesced", 16), ("uncoalesced", 17)}
+    assert page["resources"]["stack_bytes"] == 64
+    code, out, _ = spanlite(
+        "lab", "explain", "none", "scores_slow", "--ncu", COUNTERS, "--cubin", cubin
+    )
+    assert code == 0 and "scores_slow.cu:17: uncoalesced: 32 sectors a warp" in out

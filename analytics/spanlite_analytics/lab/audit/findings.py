@@ -138,8 +138,11 @@ class Finding:
 
 
 def in_order(findings: Iterable[Finding]) -> list[Finding]:
-    """Gravest first, then by place; each place once a rule."""
-    unique = {(f.rule, f.kernel, f.file, f.line): f for f in reversed(list(findings))}
+    """Gravest first, then by place; each place once a rule. Without a line, PTX's is the place."""
+    unique = {
+        (f.rule, f.kernel, f.file, f.line, 0 if f.line else f.ptx_line): f
+        for f in reversed(list(findings))
+    }
     return sorted(
         unique.values(), key=lambda f: (_ORDER[f.severity], f.file, f.line, f.rule, f.kernel)
     )
