@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import asdict
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -140,7 +141,7 @@ def _query(args: argparse.Namespace, kernel: Kernel) -> Query:
 
     least = {"elements": 1, "unroll": 1, "footprint": 1, "shared": 0, "element_bytes": 0}
     for name, low in least.items():
-        if getattr(args, name) < low:
+        if not low <= getattr(args, name) < inf:
             raise UsageError(f"--{name.replace('_', '-')} must be {low} or more")
     launch = Launch(
         size_of(args.block, "--block"),

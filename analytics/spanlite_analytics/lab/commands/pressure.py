@@ -126,6 +126,8 @@ def _setting(args: argparse.Namespace) -> Setting:
         raise UsageError("--shared must not be negative")
     if not (1 <= args.conflicts <= 32 and 1 <= args.uncoalesced <= 32):
         raise UsageError("--conflicts and --uncoalesced are numbers from 1 to 32")
+    if args.clock is not None and not 0 < args.clock < 1e5:
+        raise UsageError(f"--clock {args.clock:g}: must be a number of MHz")
     sm, sms, _ = gpu_of(args.gpu, args.cc, args.sms)
     clock = (args.clock or 0) * 1e6
     launch = (args.block, args.shared, args.memory, clock)

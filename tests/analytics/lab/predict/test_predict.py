@@ -130,7 +130,10 @@ def test_command(tmp_path: Path, spanlite: Any) -> None:
     assert "achieved occupancy" in out and "roofline" in out and "extrapolated" not in out
     code, out, err = spanlite("lab", "predict", str(path), *words)
     assert code == 2 and "it names other, axpy" in err
-    words[1] = "1024"
+    words[7] = "nan"
+    code, out, err = spanlite("lab", "predict", str(path), "--kernel", "axpy", *words)
+    assert code == 2 and "--footprint must be 1 or more" in err
+    words[1], words[7] = "1024", "1e8"
     tight = ("--kernel", "axpy", "--registers", "200")
     code, out, err = spanlite("lab", "predict", str(path), *tight, *words)
     assert code == 2 and "no block of 1024 threads" in err

@@ -143,5 +143,8 @@ def test_command(tmp_path: Path, spanlite: Any) -> None:
     assert "main loop" in out and "64 FP32" in out and "warps/SM" in out
     code, out, err = spanlite("lab", "pressure", str(path), "--kernel", "none")
     assert code == 2 and "no machine code of a kernel named 'none'" in err
+    for flag, value in (("--clock", "-3"), ("--conflicts", "nan"), ("--block", "2000")):
+        code, out, err = spanlite("lab", "pressure", str(path), flag, value)
+        assert code == 2 and flag in err
     code, out, err = spanlite("lab", "pressure", str(path), "--caps", "4")
     assert code == 2 and "from 16 to 255" in err
