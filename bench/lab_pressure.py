@@ -79,6 +79,25 @@ def error_of(got: dict[str, np.ndarray]) -> np.ndarray:
     return np.asarray(np.abs(got["modelled"] / got["measured"] - 1) * 100)
 
 
+def advice_gaps(got: dict[str, np.ndarray]) -> dict[str, float]:
+    """How much slower than the best register count the model's choice is, in percent, by kernel.
+
+    Each count runs with as many blocks as were timed of it; kernels with one count are left out.
+    """
+    gaps = {}
+    for name in np.unique(got["name"]):
+        own = np.flatnonzero(got["name"] == name)
+        rows = []
+        for registers in np.unique(got["registers"][own]):
+            alike = own[got["registers"][own] == registers]
+            rows.append(alike[np.argmax(got["blocks"][alike])])
+        if len(rows) > 1:
+            measured = got["measured"][rows] / got["blocks"][rows]
+            chosen = int(np.argmin(got["modelled"][rows] / got["blocks"][rows]))
+            gaps[str(name)] = float(measured[chosen] / measured.min() - 1) * 100
+    return gaps
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="each third row")
@@ -99,6 +118,10 @@ def main() -> int:
     emit("lab.pressure_error_spilled_pct.median", float(np.median(error[spilled])), "%")
     known = ~np.isin(got["name"], SCATTERED)
     emit("lab.pressure_error_regular_pct.p90", float(np.percentile(error[known], 90)), "%")
+    if not args.quick:
+        gaps = np.array(list(advice_gaps(got).values()))
+        found = {"kernels": len(gaps), "median": float(np.median(gaps))}
+        emit("lab.pressure_advice_gap_pct.max", float(gaps.max()), "%", **found)
     micro = error_of(compare(columns, about, micro=True, every=every))
     emit("lab.pressure_error_micro_pct.median", float(np.median(micro)), "%")
     for name in kernels:
