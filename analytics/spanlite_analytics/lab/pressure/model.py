@@ -2,7 +2,7 @@
 
 Each clock the scheduler issues one instruction of one warp. A warp may issue when the stall that
 the compiler wrote into its last instruction is over, when the scoreboards it waits for are clear,
-and when the pipe takes an instruction. Of several warps the one goes that issued longest ago. The
+and when the pipe takes an instruction. Of several warps the one goes on that issued last. The
 four sub-partitions are alike, so one of them is run.
 """
 
@@ -122,7 +122,7 @@ def _run(steps: list[_Step], warps: int, turns: int, pipes: int, group: int) -> 
     """Clocks in which all warps together make `turns` turns each, once they are in their stride."""
     everyone = [_Warp() for _ in range(warps)]
     free = [0.0] * pipes
-    banks, last = [0.0, 0.0], -1
+    banks, last, group = [0.0, 0.0], -1, max(group, 1)
     meeting: dict[int, list[int]] = {}
     queue = [(0.0, 0, number) for number in range(warps)]
     warm = min(_WARM_TURNS, turns)
@@ -144,10 +144,10 @@ def _run(steps: list[_Step], warps: int, turns: int, pipes: int, group: int) -> 
         warp.ready = clock + step.stall
         warp.at = (warp.at + 1) % len(steps)
         if step.barrier:
-            mates = meeting.setdefault(number // max(group, 1), [])
+            mates = meeting.setdefault(number // group, [])
             mates.append(number)
-            if len(mates) == min(max(group, 1), warps - number // max(group, 1) * group):
-                for mate in meeting.pop(number // max(group, 1)):
+            if len(mates) == min(group, warps - number // group * group):
+                for mate in meeting.pop(number // group):
                     everyone[mate].ready = clock + step.latency
                     heapq.heappush(queue, (everyone[mate].ready, issued, mate))
         else:
@@ -162,7 +162,7 @@ def _next(
     free: list[float],
     clock: float,
 ) -> tuple[float, int]:
-    """The warp that may issue first, and when; of several the one that issued longest ago."""
+    """The warp that may issue first, and when; of several the one that issued last."""
     while True:
         due, rank, number = heapq.heappop(queue)
         warp = everyone[number]

@@ -55,17 +55,14 @@ def kind_of(code: Instruction) -> str:
 
 
 def flops_of(code: Instruction) -> int:
-    """Adds and multiplies of one thread; a 32nd of a warp's for tensor cores."""
+    """Adds and multiplies of one thread; on tensor cores its share of the warp's or warpgroup's."""
     if code.name in _FLOPS:
         # A 16-bit constant moved by HFMA2 computes nothing.
-        return (
-            0
-            if code.opcode.startswith("HFMA2.MMA") and "RZ, RZ" in code.operands
-            else _FLOPS[code.name]
-        )
+        moves = code.opcode.startswith("HFMA2.MMA") and "RZ, RZ" in code.operands
+        return 0 if moves else _FLOPS[code.name]
     if kind_of(code) != "tensor":
         return 0
-    return 2 * _mma_products(code) // 32
+    return 2 * _mma_products(code) // (128 if code.name.endswith("GMMA") else 32)
 
 
 def _mma_products(code: Instruction) -> int:
@@ -74,8 +71,15 @@ def _mma_products(code: Instruction) -> int:
     if "x" in shape:
         m, n, k = (int(word) for word in shape.split("x"))
         return m * n * k
-    known = {"16816": 16 * 8 * 16, "1688": 16 * 8 * 8, "16832": 16 * 8 * 32, "884": 8 * 8 * 4}
-    return known.get(shape, 0)
+    depth = {"1688": 8, "16816": 16, "16832": 32, "16864": 64, "168256": 256}
+    return 8 * 8 * 4 if shape == "884" else 16 * 8 * depth.get(shape, 0)
+
+
+def _warpgroup_clocks(code: Instruction) -> float:
+    """Of each of the four tensor cores: 512 multiply-adds a clock in 16 bits (datasheet)."""
+    rate = {"QGMMA": 1024, "IGMMA": 1024, "BGMMA": 8192}.get(code.name, 512)
+    rate = 256 if "TF32" in code.opcode else rate
+    return _mma_products(code) / 4 / rate
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,10 +94,6 @@ class Cost:
     busy: float
     latency: float = 0
     read: float = 0
-
-
-#: Pipes that the four sub-partitions of an SM share: a sub-partition gets a quarter of the time.
-SHARED_PIPES = ("lsu",)
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,10 @@ class Chip:
 
     def cost(self, code: Instruction, memory: str) -> Cost:
         """Of one instruction; `memory` says where global loads find their data."""
-        return self.costs[class_of(code, memory)]
+        found = self.costs[class_of(code, memory)]
+        if code.name.endswith("GMMA"):
+            return Cost(found.pipe, _warpgroup_clocks(code), found.latency)
+        return found
 
 
 def class_of(code: Instruction, memory: str = "l1") -> str:
