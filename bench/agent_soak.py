@@ -1,6 +1,6 @@
 """Minutes at full rate: a decoding process under the agent, and the real daemon beside it.
 
-    python -m bench.agent_soak --seconds 480 > bench/results/agent_soak.jsonl    on an NVIDIA GPU
+    python -m bench.agent_soak --seconds 480    on an NVIDIA GPU
     python -m bench.agent_soak --stand-in --seconds 12 --switch 2                anywhere
 
 One process decodes (bench/_soak_worker.py). `spanlite collect` reads its ring, samples the GPU's
@@ -16,6 +16,7 @@ import argparse
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -254,6 +255,11 @@ def soak(args: argparse.Namespace, folder: Path) -> int:
         daemon.wait(60)
         note("daemon ended")
     emit("agent.soak_exit_codes", server.returncode + daemon.returncode + sum(codes), "sum", 0)
+    if args.keep:
+        shutil.copytree(folder / "spool", args.keep / "spool", dirs_exist_ok=True)
+        for name in ("steps.npz", "events.json"):
+            shutil.copy(folder / name, args.keep)
+        (args.keep / "levels.json").write_text(json.dumps(levels))
     return Report(folder, args, levels, watched, watch, said).all()
 
 
@@ -538,6 +544,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=480, help="of decoding (%(default)s)")
     parser.add_argument("--switch", type=float, default=30, help="seconds at a level (%(default)s)")
     parser.add_argument("--stand-in", action="store_true", help="try the bench without a GPU")
+    parser.add_argument("--keep", type=Path, metavar="FOLDER", help="keep the batches there")
     parser.add_argument("--quick", action="store_true", help="40 s")
     args = parser.parse_args()
     if args.quick:

@@ -27,12 +27,11 @@ def commands() -> list[list[str]]:
 def demo_archive(
     tmp_path_factory: pytest.TempPathFactory, make_sink: Any, with_roll_ups: Any
 ) -> Path:
-    from spanlite_collectors.importers.kineto import import_kineto
-    from spanlite_collectors.importers.options import ImportOptions
+    from spanlite_collectors.importers import import_file
 
     sink = make_sink(tmp_path_factory.mktemp("demo") / "archive")
-    for path in sorted((ROOT / "tests" / "recordings").glob("*.json.gz")):
-        import_kineto(path, sink, ImportOptions(service="decode", host="h200"))
+    for path in sorted((ROOT / "tests" / "recordings").glob("*.spans.zst")):
+        import_file(path, sink)
     archive: Archive = sink.archive
     with_roll_ups(archive.root)
     return archive.root

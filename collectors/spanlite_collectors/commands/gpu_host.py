@@ -54,7 +54,7 @@ def add_gpu_arguments(parser: argparse.ArgumentParser) -> None:
         "--pm-sampling",
         action="store_true",
         help="sample counters of each GPU at 1 kHz (activity, DRAM, L2, warps, tensor pipe); steps "
-        "and long kernels get their means. One sampler a GPU; not yet run on hardware",
+        "and long kernels get their means. One sampler a GPU",
     )
     group.add_argument("--no-nvml", action="store_true", help="do not read GPU figures from NVML")
     group = parser.add_argument_group("what may leave this host")
