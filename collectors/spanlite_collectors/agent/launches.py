@@ -9,12 +9,13 @@ from spanlite.kinds import SpanKind
 from spanlite_collectors.agent.place import I64, U64, Placed
 
 _COLUMNS = (
-    "correlation", "start", "thread", "name", "span_id", "low", "high", "path", "cut", "used",
+    "correlation", "start", "thread", "name", "window", "span_id", "low", "high", "path", "cut",
+    "used",
 )  # fmt: skip
 
 
 class CallTable:
-    """Launching calls by correlation id, 63 bytes each, sorted. All columns have shape (n,)."""
+    """Launching calls by correlation id, 67 bytes each, sorted. All columns have shape (n,)."""
 
     def __init__(self) -> None:
         none = np.empty(0, np.uint64)
@@ -26,6 +27,7 @@ class CallTable:
         self.path: npt.NDArray[np.int32] = np.empty(0, np.int32)
         self.thread: U64 = none
         self.name: npt.NDArray[np.int32] = np.empty(0, np.int32)
+        self.window: npt.NDArray[np.uint32] = np.empty(0, np.uint32)
         self.cut: npt.NDArray[np.bool_] = np.empty(0, np.bool_)
         #: Whether a kernel or copy has come that this call started.
         self.used: npt.NDArray[np.bool_] = np.empty(0, np.bool_)
@@ -47,7 +49,10 @@ class CallTable:
         first[1:] = np.diff(new.rows["correlation"]) != 0
         new = new.take(first)
         fresh = {
-            **{name: new.rows[name] for name in ("correlation", "start", "thread", "name")},
+            **{
+                name: new.rows[name]
+                for name in ("correlation", "start", "thread", "name", "window")
+            },
             **{name: getattr(new, name) for name in ("span_id", "low", "high", "path", "cut")},
             "used": np.zeros(len(new.rows), np.bool_),
         }

@@ -43,6 +43,19 @@ class Windows:
         out: npt.NDArray[np.bool_] = np.isin(windows, closed)
         return out | (windows > closed[-1]) if self.continuous else out
 
+    def joined(
+        self, call: npt.NDArray[np.uint32], work: npt.NDArray[np.uint32]
+    ) -> npt.NDArray[np.bool_]:
+        """Whether a call of a window can have started work of another, by their numbers.
+
+        CUPTI may count correlation ids anew in each window, but not in those of a continuous
+        stretch, which follow each other without a gap. Shape (n,).
+        """
+        flowing = [n for n, said in self._windows.items() if _flows(said)]
+        near = (work == call + np.uint32(1)) & np.isin(call, np.array(flowing, np.uint32))
+        out: npt.NDArray[np.bool_] = (call == work) | (call == 0) | (work == 0) | near
+        return out
+
     def attributes(self, window: int, *, cut: bool = False) -> Mapping[str, Any]:
         """Resource attributes of the spans of a window; `cut`: of steps that its edge cut."""
         if not window:
@@ -50,6 +63,10 @@ class Windows:
         open_one = {"spanlite.capture.window": window} | (_CONTINUOUS if self.continuous else {})
         said = self._windows.get(window, open_one)
         return {k: v for k, v in said.items() if k != CAPTURE_WEIGHT} if cut else said
+
+
+def _flows(said: Mapping[str, Any]) -> bool:
+    return bool(said["spanlite.capture.reason"] == "continuous")
 
 
 def _describe(record: Any) -> dict[str, Any]:

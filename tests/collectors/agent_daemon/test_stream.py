@@ -111,3 +111,28 @@ def test_threads_that_drain_rings_of_their_own_do_not_mix_them(tmp_path):
     with ThreadPoolExecutor(4) as pool:
         found = list(pool.map(fill_and_drain, range(4)))
     assert found == [[(number, step) for step in range(2_000)] for number in range(4)]
+
+
+def test_work_is_not_given_to_a_call_of_an_earlier_window(tmp_path):
+    """CUPTI counts ids anew when it attaches again; the kernel comes before its call."""
+    process = Process(tmp_path)
+    begin = 1_796_143_900 * SECOND
+    for window in (1, 2):
+        start = begin + window * 2 * SECOND
+        writer = process.writer
+        writer.write(
+            RecordType.API, start_ns=start, end_ns=start + 1000, thread_id=7, correlation_id=5,
+            call=211, domain=1, window=window,
+        )  # fmt: skip
+        writer.write(
+            RecordType.KERNEL, start_ns=start + 2000, end_ns=start + 3000, correlation_id=5,
+            window=window, name=writer.text("k"),
+        )  # fmt: skip
+        writer.write(
+            RecordType.WINDOW, open_ns=start - 1, close_ns=start + 5000, window=window, level=2
+        )
+        process.drain(start + SECOND // 20)
+        process.drain(start + SECOND)
+    process.drain(0, final=True)
+    kernels = [row for row in process.described() if row[0] == "k"]
+    assert sorted(row[2] - row[7] for row in kernels) == [2000, 2000]
