@@ -154,7 +154,13 @@ def _run(tool: Path, arguments: Sequence[str], source: bytes, suffix: str) -> An
 def _finished(name: str, words: list[str]) -> subprocess.CompletedProcess[str]:
     """Run to the end. nvcc starts programs of its own: they go with it, whatever ends it."""
     with subprocess.Popen(
-        words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+        words,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        encoding="utf-8",
+        errors="replace",
+        start_new_session=True,  # nvcc quotes source as it is
     ) as process:
         try:
             out, error = process.communicate(timeout=TIMEOUT_S)

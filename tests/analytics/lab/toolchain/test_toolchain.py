@@ -86,3 +86,9 @@ def test_what_takes_too_long_is_ended_whole(fake: Path, monkeypatch: pytest.Monk
 def test_architecture_is_checked() -> None:
     with pytest.raises(UsageError, match="sm_90a"):
         Compiler("hopper")
+
+
+def test_words_that_are_no_text_are_told_all_the_same(fake: Path) -> None:
+    a_tool(fake, "printf 'line \\377 bad' >&2; exit 1")
+    with pytest.raises(InputError, match="line \ufffd bad"):
+        run_tool("ptxas", ("{in}", "-o", "{out}"), b"text", ".ptx")
