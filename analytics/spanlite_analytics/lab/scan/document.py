@@ -115,6 +115,11 @@ def parse_text(text: str, name: str) -> Node:
         where = f":{mark.line + 1}" if mark else ""
         words = getattr(error, "problem", None) or str(error)
         raise InputError(f"{name}{where}: not YAML: {words}") from None
+    except RecursionError:
+        words = "is nested too deeply, or an alias (*) holds itself; write the values out"
+        raise InputError(f"{name}: {words}") from None
+    except ValueError as error:
+        raise InputError(f"{name}: a value is not YAML: {error}; quote it if it is text") from None
     made.mapping()
     return made
 

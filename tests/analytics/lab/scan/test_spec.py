@@ -136,3 +136,20 @@ def test_examples_of_the_docs_load() -> None:
     assert len(examples) >= 4
     for path in examples:
         assert configurations(load(path))
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("x: &a [*a]", "holds itself"),
+        ("x: " + "[" * 3000, "nested too deeply"),
+        ("x: 2026-13-45", "quote it"),
+    ],
+)
+def test_yaml_that_has_no_value_is_an_error_of_the_file(
+    tmp_path: Path, text: str, words: str
+) -> None:
+    path = tmp_path / "scan.yaml"
+    path.write_text(text + "\n")
+    with pytest.raises(InputError, match=f"scan.yaml.*{words}"):
+        load(path)
