@@ -22,6 +22,9 @@ from spanlite_analytics.words import time_words
 
 DEFAULT_GPU = "H200"
 
+#: A nanosecond, and more than eleven days.
+_LEAST_US, _MOST_US = 1e-3, 1e12
+
 _HELP = """Bytes and FLOPs come from the sizes that a trace recorded of its operators
 (torch.profiler with record_shapes=True), or from counters: FILE is Nsight Compute's raw CSV
 (--csv --page raw), also gzipped. With both, counters also place the archive's kernels that have
@@ -139,6 +142,8 @@ def _one(args: argparse.Namespace) -> Point:
         raise UsageError(f"--sizes '{args.sizes}': must be such as 64x8192,8192x28672") from None
     if args.us is None or not args.us > 0:
         raise UsageError("--operator needs its time, --us")
+    if not _LEAST_US <= args.us <= _MOST_US:
+        raise UsageError(f"--us {args.us:g}: must be {_LEAST_US:g} to {_MOST_US:g}")
     # A causal flag stands where the operator has it; without one attention sees everything.
     flags = ["False"] * 10
     tf32 = args.tf32 or args.type == "tf32"

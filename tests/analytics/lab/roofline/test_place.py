@@ -143,6 +143,9 @@ def test_one_operator(spanlite: Any) -> None:
     assert row["bound"] == "memory" and 0.8 < row["roof_share"] < 0.85
     code, _, err = spanlite(*command)
     assert code == 2 and "--us" in err
+    for time in ("inf", "1e-300"):
+        code, _, err = spanlite(*command, "--us", time)
+        assert code == 2 and "--us" in err
     code, _, err = spanlite("lab", "roofline", "--operator", "mm", "--sizes", "2x3", "--us", "1")
     assert code == 2 and "no rule" in err
 
