@@ -45,7 +45,10 @@ def add_json_argument(parser: argparse.ArgumentParser) -> None:
 
 def print_json(value: Any) -> None:
     """Print a value of plain types, numpy's or dataclasses as indented JSON."""
-    json.dump(value, sys.stdout, indent=2, default=_plain, ensure_ascii=False)
+    # JSON knows no infinity and no NaN: they become null.
+    text = json.dumps(value, default=_plain)
+    plain = json.loads(text, parse_constant=lambda _: None)
+    json.dump(plain, sys.stdout, indent=2, ensure_ascii=False)
     print()
 
 

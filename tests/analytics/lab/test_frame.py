@@ -47,3 +47,8 @@ def test_table_shows_what_is_missing_as_nothing(capsys: pytest.CaptureFixture[st
     lines = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
     assert lines[0] == "title"
     assert [line.split() for line in lines[2:]] == [["a", "1,234"], ["b"], ["c", "0.5"]]
+
+
+def test_json_has_no_nan_and_no_infinity(capsys: pytest.CaptureFixture[str]) -> None:
+    frame.print_json({"a": float("nan"), "b": [float("inf"), 1.5]})
+    assert json.loads(capsys.readouterr().out) == {"a": None, "b": [None, 1.5]}
