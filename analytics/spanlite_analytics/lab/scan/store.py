@@ -43,9 +43,13 @@ class Journal:
 
     def __init__(self, folder: Path, fingerprint: str, gpu: str) -> None:
         """Raises InputError where the folder holds another scan; UsageError while one runs."""
-        folder.mkdir(parents=True, exist_ok=True)
         self.folder, self.path = folder, folder / JOURNAL
-        self._file: TextIO = self.path.open("a+")
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            self._file: TextIO = self.path.open("a+", encoding="utf-8", errors="replace")
+        except OSError as error:
+            words = f"no scan can be kept there: {error.strerror}; choose another --out"
+            raise InputError(f"{folder}: {words}") from None
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -65,7 +69,7 @@ class Journal:
             self._write({"fingerprint": fingerprint, "gpu": gpu})
             return
         try:
-            head = json.loads(lines[0])
+            head = dict(json.loads(lines[0]))
             rows = [_row(json.loads(line)) for line in lines[1:]]
         except (ValueError, KeyError, TypeError) as error:
             raise InputError(f"{self.path}: is no journal of a scan: {error}") from None

@@ -250,3 +250,13 @@ def test_wrong_words(write: Write, tmp_path: Path, spanlite: Any) -> None:
     assert code == 2 and "cannot be read" in err
     code, _, err = spanlite("lab", "scan", write(), "--top", "0")
     assert code == 2 and "--top" in err
+
+
+def test_an_out_that_holds_no_scan_is_an_error_of_the_input(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="choose another --out"):
+        Journal(tmp_path / "file", "f", "g")
+    for text in (b"\xff\xfe\n", b"[1]\n"):
+        (tmp_path / "journal.jsonl").write_bytes(text)
+        with pytest.raises(InputError, match="is no journal of a scan"):
+            Journal(tmp_path, "f", "g")
