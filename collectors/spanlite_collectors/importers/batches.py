@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-from spanlite.codec import Batch, decode_batch, is_batch, read_header
+from spanlite.codec import Batch, decode_batch, is_batch
 from spanlite.errors import InputError, WireError
 from spanlite.flags import SpanFlag
 from spanlite.kinds import KIND_WORDS, SpanKind
@@ -25,7 +25,7 @@ from spanlite_collectors.sinks import SpanSink
 def import_batches(
     path: Path, sink: SpanSink, options: ImportOptions, progress: Progress = no_progress
 ) -> ImportReport:
-    """Read one file into the sink. It is read to its end once before anything is sent.
+    """Read one file into the sink. All of it is decoded once before anything is sent.
 
     Raises InputError.
     """
@@ -43,10 +43,7 @@ def _check(path: Path, report: ImportReport) -> None:
     for message in read_messages(path):
         if not is_batch(message):
             raise InputError(f"{path}: holds messages that are no SpanBatch")
-        try:
-            probabilities.add(read_header(message).sampling_probability)
-        except WireError as error:
-            raise InputError(f"{path}: {error}") from None
+        probabilities.add(_decoded(path, message).header.sampling_probability)
     for share in sorted(probabilities - {0.0, 1.0}):
         report.notes.append(
             f"head sampling kept {share:g} of the traces; import with --head-sample {share:g}, "

@@ -11,6 +11,7 @@ import json
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -224,6 +225,27 @@ def taken_or_refused(path: Path, kind: str) -> ImportReport | None:
     return report
 
 
+def batches() -> bytes:
+    """What `spanlite import FILE --output` writes of two files: several messages."""
+    sink = MemorySink()
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "file"
+        for content in (_text(KINETO), _lines(CUPTI)):
+            path.write_bytes(content)
+            import_file(path, sink)
+    written = bytearray()
+    for spans, resource in sink.written:
+        header = BatchHeader(bucket=0, bucket_count=1, producer="p")
+        message = encode_batch(Batch(header, spans, resource))
+        size = len(message)
+        while size > 127:
+            written.append(size & 127 | 128)
+            size >>= 7
+        written.append(size)
+        written += message
+    return bytes(written)
+
+
 FUZZ = settings(
     max_examples=250, deadline=None, database=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
@@ -258,6 +280,7 @@ def test_flipped_bytes(tmp_path: Path, kind: str, data: st.DataObject) -> None:
         "cupti": lambda: _lines(CUPTI),
         "requests": lambda: _lines(MOONCAKE),
         "otlp": lambda: _text(OTLP),
+        "spanbatch": batches,
         "nsys": lambda: (write_database(tmp_path / "s", NSYS), (tmp_path / "s").read_bytes())[1],
     }
     content = bytearray(sound[kind]())
@@ -274,8 +297,11 @@ def test_the_unchanged_files_are_sound(tmp_path: Path, kind: str) -> None:
     contents = {"kineto": _text(KINETO), "cupti": _lines(CUPTI), "otlp": _text(OTLP)}
     if kind == "nsys":
         write_database(path, NSYS)
+    elif kind == "spanbatch":
+        path.write_bytes(batches())
     else:
         path.write_bytes(contents.get(kind, _lines(MOONCAKE)))
     report = taken_or_refused(path, kind)
     assert report is not None and not report.reasons
-    assert report.spans == {"kineto": 5, "nsys": 5, "otlp": 1, "cupti": 7, "requests": 2}[kind]
+    spans = {"kineto": 5, "nsys": 5, "otlp": 1, "cupti": 7, "requests": 2, "spanbatch": 12}
+    assert report.spans == spans[kind]
