@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import signal
 import sys
 import threading
@@ -64,9 +65,7 @@ class TestServerCommand:
 
     def run(self, args: argparse.Namespace) -> int:
         """Serve until Ctrl-C."""
-        for name in ("prefill", "decode", "slots"):
-            if getattr(args, name) <= 0:
-                raise UsageError(f"--{name} {getattr(args, name)} must be above 0")
+        _check(args)
         need_aiohttp()
         from spanlite_replay.testserver.engine import Speed
         from spanlite_replay.testserver.server import running
@@ -81,6 +80,22 @@ class TestServerCommand:
             served = server.api.engine.served
         print(f"{len(served):,} requests served", file=sys.stderr)
         return 0
+
+
+def _check(args: argparse.Namespace) -> None:
+    """Raises UsageError."""
+    for name in ("prefill", "decode", "slots"):
+        value = getattr(args, name)
+        if not (math.isfinite(value) and value > 0):
+            raise UsageError(f"--{name} {value} must be a number above 0")
+    for name, least in (("queue", 0), ("stop_after", 1)):
+        value = getattr(args, name)
+        if value is not None and value < least:
+            raise UsageError(f"--{name.replace('_', '-')} {value} must be {least} or more")
+    if not 0 <= args.port <= 65535:
+        raise UsageError(f"--port {args.port} must be 0 to 65535; 0 takes a free one")
+    if not args.model:
+        raise UsageError("--model '' must be a name")
 
 
 command = TestServerCommand()

@@ -193,7 +193,7 @@ class _Client:
             request.how = f"no connection: {error.os_error.strerror or error.os_error}"
         except (aiohttp.ClientError, OSError):
             request.how = "the connection broke" if request.sent_ns else "no connection"
-        except (ValueError, TypeError, AttributeError):
+        except (ValueError, TypeError, AttributeError, OverflowError, RecursionError):
             request.how = "an answer that is none"
         finally:
             request.end_ns = time.monotonic_ns()
@@ -232,8 +232,8 @@ class _Client:
                 request.pieces_ns.append(now_ns)
             request.is_finished |= bool(choice.get("finish_reason"))
         if usage := event.get("usage"):
-            request.input_tokens = int(usage.get("prompt_tokens", -1))
-            request.output_tokens = int(usage.get("completion_tokens", -1))
+            request.input_tokens = _count(usage.get("prompt_tokens", -1))
+            request.output_tokens = _count(usage.get("completion_tokens", -1))
 
     def _seen(self) -> Seen:
         sent = self.all
@@ -261,6 +261,14 @@ class _Client:
 
 async def _on_sent(_session: Any, context: Any, _params: Any) -> None:
     context.trace_request_ctx.sent_ns = time.monotonic_ns()
+
+
+def _count(value: Any) -> int:
+    """A count of tokens; -1 is none told. Raises where it is no count."""
+    count = int(value)
+    if not -1 <= count < 2**63:
+        raise ValueError(count)
+    return count
 
 
 def reasons(how: list[str]) -> dict[str, int]:

@@ -67,8 +67,13 @@ class Server:
     clients: int = 1
 
     def __post_init__(self) -> None:
-        parts = urlsplit(self.url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
+        try:
+            parts = urlsplit(self.url)
+            is_address = parts.scheme in ("http", "https") and bool(parts.hostname)
+            is_address = is_address and parts.port != 0  # reading it refuses what is no port
+        except ValueError:
+            is_address = False
+        if not is_address:
             raise UsageError(f"--url '{self.url}' is no address: write http://HOST:8000/v1")
         if self.api == "chat" and self.ids:
             raise UsageError("chat takes a text, no token ids: leave --prompt ids out")
@@ -294,9 +299,11 @@ async def find_model(server: Server) -> str:
 
 def _model_names(text: bytes) -> list[str]:
     try:
-        return [str(one["id"]) for one in json.loads(text)["data"]]
-    except (ValueError, KeyError, TypeError):
+        names = [str(one["id"]) for one in json.loads(text)["data"]]
+    except (ValueError, KeyError, TypeError, RecursionError):
         return []
+    # Half a character is in no request's text.
+    return [name for name in names if name.encode(errors="ignore").decode() == name]
 
 
 def default_clients() -> int:

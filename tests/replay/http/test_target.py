@@ -25,7 +25,8 @@ from spanlite_replay.recording import Recording
 from spanlite_replay.report import Report
 from spanlite_replay.respan import IdMap
 from spanlite_replay.runner import run_plan
-from spanlite_replay.targets.http import HttpTarget, Server
+from spanlite_replay.targets._http_client import _count
+from spanlite_replay.targets.http import HttpTarget, Server, _model_names
 from spanlite_replay.testserver.engine import Speed
 from spanlite_replay.testserver.server import Faults, Running, running
 
@@ -182,6 +183,9 @@ def test_where_results_may_go(tmp_path: Path) -> None:
         ({"model": "other"}, "serves m: it has no 'other'"),
         ({"url": "http://me:secret@127.0.0.1:1/v1"}, "no server answers at http://127.0.0.1:1/v1"),
         ({"url": "ftp://x"}, "no address"),
+        ({"url": "http://[::1/v1"}, "no address"),
+        ({"url": "http://host:99999/v1"}, "no address"),
+        ({"url": "http://host:abc/v1"}, "no address"),
         ({"api": "chat"}, "a text"),
     ],
 )
@@ -247,3 +251,33 @@ def test_ctrl_c_waits_for_what_is_on_its_way(
     assert report["closes"] and report["interrupted"]
     assert report["requests"]["succeeded"] == served == report["fates"]["launched"]["events"]
     assert report["dropped_why"]["not reached before the interrupt"] == 200 - served
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        (b'{"data": [{"id": "m"}, {"id": "\\ud800"}]}', ["m"]),
+        (b"[" * 200_000, []),
+        (b'{"data": 5}', []),
+    ],
+)
+def test_a_list_of_models_that_is_none(text: bytes, names: list[str]) -> None:
+    assert _model_names(text) == names
+
+
+@pytest.mark.parametrize("count", ["1e400", "9" * 30, "-2", '"x"', "null", "[1]"])
+def test_a_count_that_is_none_fails_its_request_alone(count: str) -> None:
+    with pytest.raises((ValueError, OverflowError, TypeError)):
+        _count(json.loads(count))
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ("--port", "99999"), ("--port", "-1"), ("--decode", "nan"), ("--prefill", "inf"),
+        ("--slots", "0"), ("--queue", "-1"), ("--stop-after", "0"), ("--model", ""),
+    ],
+)  # fmt: skip
+def test_flags_that_no_server_has(spanlite: Any, flags: tuple[str, str]) -> None:
+    code, _, err = spanlite("testserver", *flags)
+    assert code == 2 and flags[0] in err
