@@ -32,6 +32,8 @@ _FRACTION = re.compile(r"(?<=:\d\d)[.,](\d+)")
 #: An epoch number below each limit is in this many ns. The limits lie near the year 5138
 #: for each unit, so no time of this millennium is ambiguous after 1973.
 _EPOCH_UNITS = ((10**11, NS_PER_SECOND), (10**14, 1_000_000), (10**17, 1_000))
+#: What 64 bits hold.
+_LONGEST_NS = 2**63 - 1
 _HOW = "use ISO 8601 (2026-12-01T07:15:00Z), an epoch number, 'now', or '-15m'"
 
 
@@ -47,7 +49,11 @@ def parse_duration(text: str) -> int:
     if not match:
         raise UsageError(f"'{text}' is not a duration: write 250ms, 30s, 15m, 2h, 1d or 1w")
     whole, fraction, unit = match.groups()
-    return _scaled(whole, fraction, _UNITS_NS[unit])
+    # 19 digits hold every count of ns in 64 bits, and int() takes no text of any length.
+    length = _scaled(whole, (fraction or "")[:19], _UNITS_NS[unit]) if len(whole) <= 19 else None
+    if length is None or length > _LONGEST_NS:
+        raise UsageError(f"'{text[:40]}' is too long a time: 292 years (106751d) at most")
+    return length
 
 
 def _parse_epoch(whole: str, fraction: str | None) -> int:

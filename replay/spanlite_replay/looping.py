@@ -10,6 +10,7 @@ from spanlite.ids import trace_id_strings
 
 from spanlite_replay.recording import Recording, hex_to_halves
 from spanlite_replay.respan import IdMap
+from spanlite_replay.transforms import check_times
 
 #: More spans than this would not fit into memory as a plan.
 MAX_SPANS = 200_000_000
@@ -29,6 +30,7 @@ def repeat(recording: Recording, rounds: int) -> Recording:
         return recording
     end = recording.start_ns + np.maximum(recording.duration_ns, 0)
     period_ns = max(int(end.max() - recording.start_ns.min()), _arrivals_ns(recording))
+    check_times(end, (rounds - 1) * period_ns, f"--loop {rounds}")
     parts = [_round(recording, number, number * period_ns) for number in range(rounds)]
     return Recording.from_table(pa.concat_tables(parts).unify_dictionaries())
 

@@ -18,6 +18,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 from spanlite.errors import UsageError
+from spanlite.timewindow import format_time
 
 from spanlite_replay import transforms
 from spanlite_replay._columns import argsort
@@ -136,6 +137,7 @@ class Plan:
         if not len(self):
             return self
         by_ns = start_at_ns - int(self.due_ns[0])
+        transforms.check_times(self.due_ns, by_ns, f"--start-at {format_time(start_at_ns)}")
         work = None if self.work is None else self.work.moved(by_ns)
         return replace(self, due_ns=self.due_ns + by_ns, work=work)
 
@@ -274,6 +276,7 @@ def _move(events: _Events, settings: PlanSettings) -> tuple[I64, I64]:
     origin = int(start[0])
     base = origin if settings.start_at_ns is None else settings.start_at_ns
     due = transforms.change_speed(start - origin, settings.speed)
+    transforms.check_times(due, base, f"a start at {format_time(base)}")
     if settings.unit == "span":
         duration = transforms.change_speed(end - origin, settings.speed) - due
     else:

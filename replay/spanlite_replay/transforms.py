@@ -63,7 +63,7 @@ def cap_gaps(start_ns: I64, end_ns: I64, max_gap_ns: int) -> I64:
     if len(start_ns) > 1:
         busy_until = np.maximum.accumulate(np.maximum(start_ns, end_ns))[:-1]
         idle = start_ns[1:] - busy_until
-        np.cumsum(np.maximum(idle - max_gap_ns, 0), out=removed[1:])
+        np.cumsum(np.maximum(idle - min(max_gap_ns, 2**62), 0), out=removed[1:])
     return removed
 
 
@@ -83,6 +83,14 @@ def change_speed(offset_ns: I64, speed: Fraction) -> I64:
     return whole * den + rest * den // num
 
 
+def check_times(due_ns: I64, add_ns: int, what: str) -> None:
+    """Raises UsageError where `due_ns + add_ns` leaves what 64 bits hold (1678 to 2262)."""
+    if len(due_ns) and not (
+        int(due_ns.min()) + add_ns >= -(2**63) and int(due_ns.max()) + add_ns < 2**63
+    ):
+        raise UsageError(f"{what} puts events beyond the years 1678 to 2262: choose another")
+
+
 def smooth(arrival_ns: I64, window_ns: int) -> I64:
     """Arrivals evenly spaced within each window, as many in each as before; shape (n,), sorted.
 
@@ -90,6 +98,8 @@ def smooth(arrival_ns: I64, window_ns: int) -> I64:
     """
     if not len(arrival_ns):
         return arrival_ns
+    # The last window ends at most one length after the last arrival.
+    check_times(arrival_ns[-1:], window_ns, f"--smooth over {window_ns:,} ns")
     origin = arrival_ns[0]
     window = (arrival_ns - origin) // window_ns
     _, first, count = np.unique(window, return_index=True, return_counts=True)

@@ -263,10 +263,21 @@ def kernels_times(pattern: str, faster: float) -> Change:
         hit = np.array([bool(wanted.search(name)) for name in rec.names])[rec.name]
         hit &= rec.kind == SpanKind.KERNEL
         if not hit.any():
-            raise UsageError(f"--kernel '{pattern}' names no kernel of this window")
+            raise UsageError(f"--kernel '{pattern}' names no kernel of this window{_kernels(rec)}")
         return [_scaled(case, hit, faster)]
 
     return change
+
+
+def _kernels(rec: Recorded) -> str:
+    """The names of kernels to choose from, those that run most first."""
+    codes = rec.name[rec.kind == SpanKind.KERNEL]
+    counts = np.bincount(codes, minlength=len(rec.names))
+    most = np.argsort(-counts, kind="stable")[:3]
+    names = [rec.names[code][:60] for code in most.tolist() if counts[code]]
+    rest = int((counts > 0).sum()) - len(names)
+    more = f" and {rest} more" if rest else ""
+    return f", which has {', '.join(names)}{more}" if names else ", which has none"
 
 
 def clock_times(faster: float) -> Change:
@@ -296,6 +307,9 @@ def copies_dropped(direction: str | None) -> Change:
             codes, names = rec.recording.dictionary("copy_kind")
             right = np.array([name == direction for name in names] or [False])
             copies &= right[codes[rec.work.row]]
+        if not copies.any():
+            what = "copies" if direction is None else f"copies of direction {direction}"
+            raise UsageError(f"--drop-copies: this window holds no {what}: leave it out")
         return [_scaled(case, copies, math.inf)]
 
     return change
@@ -312,7 +326,7 @@ def streams_remapped(count: int) -> Change:
         place = np.empty(len(home), np.int64)
         for one in np.unique(home):
             mine = np.flatnonzero(home == one)
-            place[mine] = mine[np.arange(len(mine)) % count]
+            place[mine] = mine[np.arange(len(mine)) % min(count, len(mine))]
         stream = np.where(work.stream >= 0, place[work.stream], -1).astype(np.int32)
         return [replace(case, work=replace(work, stream=stream))]
 

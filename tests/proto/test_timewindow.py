@@ -54,7 +54,7 @@ def test_formatted_times_read_back(time_ns: int) -> None:
     assert parse_time(format_time(time_ns)) == time_ns
 
 
-@given(st.integers(0, 10**6), st.sampled_from(["ns", "us", "ms", "s", "m", "h", "d", "w"]))
+@given(st.integers(0, 10**4), st.sampled_from(["ns", "us", "ms", "s", "m", "h", "d", "w"]))
 def test_durations_scale(count: int, unit: str) -> None:
     assert parse_duration(f"{count}{unit}") == count * parse_duration(f"1{unit}")
 

@@ -154,3 +154,29 @@ def test_published_logs(name: str, count: int) -> None:
     if not path.exists():
         pytest.skip(f"{name} is not in ../shared/data/requests")
     assert len(read_requests(path, ALL_TIME).start_ns) == count
+
+
+@pytest.mark.parametrize(
+    "time", [2**64 - 1, -(2**63), 1e300, True, [1], "0001-01-01 00:00:00", "9999-01-01 00:00:00"]
+)
+def test_a_time_out_of_range_is_refused_with_its_row(tmp_path: Path, time: object) -> None:
+    unit = None if isinstance(time, str) else "ms"
+    with pytest.raises(InputError, match="request 1: "):
+        read_requests(write(tmp_path, "m.jsonl", jsonl([time])), ALL_TIME, unit)
+
+
+def test_dates_in_json_lines_without_fractions(tmp_path: Path) -> None:
+    path = write(tmp_path, "m.jsonl", jsonl(["2023-11-16 18:15:46"]))
+    assert read_requests(path, ALL_TIME).start_ns.tolist() == [1_700_158_546 * SECOND]
+
+
+def test_a_null_among_block_ids_is_refused(tmp_path: Path) -> None:
+    text = jsonl([0, 1]).replace("[0]", "[null, -1]", 1).replace("[0]", "null")
+    with pytest.raises(InputError, match=r"null among the ids .request 1"):
+        read_requests(write(tmp_path, "m.jsonl", text), ALL_TIME)
+
+
+def test_durations_and_starts_beyond_64_bits_are_refused(spanlite: Run, tmp_path: Path) -> None:
+    path = write(tmp_path, "m.jsonl", jsonl([0, 100]))
+    for flags in (["--max-gap", "9" * 20 + "d"], ["--start-at", "9" * 29]):
+        assert spanlite("replay", path, "--no-wait", *flags)[0] == 2

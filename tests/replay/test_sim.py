@@ -420,3 +420,11 @@ def test_what_cannot_be_is_refused(
 ) -> None:
     code, out, err = spanlite("replay", archive, *flags)
     assert (code, out) == (2, "") and words in err and "Traceback" not in err
+
+
+def test_nothing_on_a_gpu_is_said(
+    spanlite: Run, tmp_path: Path, write_archive: Any, make_spans: Any
+) -> None:
+    root = write_archive(tmp_path / "a", make_spans(start_ns=[HOUR], trace_id_low=[1], span_id=[1]))
+    code, _, err = spanlite("replay", root, "--target", "sim")
+    assert code == 2 and "has no kernels, copies or memsets" in err

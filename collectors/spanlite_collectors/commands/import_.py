@@ -87,7 +87,10 @@ class ImportCommand:
         """Import each file; 2 where one could not be, or spans of it, after the others."""
         options = options_of(args)
         with _open(args) as sink:
-            reports, errors = _import_all(args, options, sink)
+            reports, errors, sent = _import_all(args, options, sink)
+            if args.output is not None and errors and not reports and not sent:
+                assert isinstance(sink, KafkaSink)
+                sink.abandon()  # nothing is to be kept, and what was there before stays
         if args.json:
             print(json.dumps([report.to_dict() for report in reports], indent=1))
         if isinstance(sink, KafkaSink):
@@ -118,8 +121,9 @@ def options_of(args: argparse.Namespace) -> ImportOptions:
 
 def _import_all(
     args: argparse.Namespace, options: ImportOptions, sink: SpanSink
-) -> tuple[list[ImportReport], list[str]]:
-    """The reports of the files that could be imported, and what to say of the others."""
+) -> tuple[list[ImportReport], list[str], int]:
+    """Reports of the files that could be imported, what to say of the others, spans handed on."""
+    sent = 0
     reports: list[ImportReport] = []
     errors: list[str] = []
     for path in args.files:
@@ -135,10 +139,12 @@ def _import_all(
         except Exception as error:
             errors.append(_fault(path, error, progress.done, counting.spans))
             continue
+        finally:
+            sent += counting.spans
         reports.append(report)
         if not args.json:
             print(report.table(), flush=True)
-    return reports, errors
+    return reports, errors, sent
 
 
 class _CountingSink:
@@ -180,7 +186,12 @@ def _open(args: argparse.Namespace) -> Iterator[SpanSink]:
         yield DiscardSink()
     else:
         with open_sink(args, "import") as sink:
-            yield sink
+            try:
+                yield sink
+            except BaseException:
+                if args.output is not None:
+                    sink.abandon()
+                raise
 
 
 def _say_delivered(sink: KafkaSink) -> list[str]:

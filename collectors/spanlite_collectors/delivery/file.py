@@ -47,10 +47,20 @@ class FileTransport:
 
     def close(self) -> None:
         """Put the file into its place."""
+        self._end()
+        self._draft.replace(self._path)
+
+    def discard(self) -> None:
+        """Leave no file, and one that was there before as it is."""
+        try:
+            self._end()
+        finally:
+            self._draft.unlink(missing_ok=True)
+
+    def _end(self) -> None:
         self._file.close()
         if not self._raw.closed:
             self._raw.close()
-        self._draft.replace(self._path)
 
 
 def varint(value: int) -> bytes:

@@ -182,6 +182,12 @@ class Outbox:
         if self.spool is not None:
             self.spool.close()
 
+    def discard(self) -> None:
+        """The same after an error: a file that is not whole is not put into its place."""
+        self._transport.discard()
+        if self.spool is not None:
+            self.spool.close()
+
     # What the transport tells.
 
     def delivered(self, message: Message) -> None:

@@ -168,10 +168,10 @@ class KafkaSink:
             self._outbox.close()
 
     def abandon(self) -> None:
-        """Stop without sending or spooling what waits, as after an error."""
+        """Stop without sending or spooling what waits, as after an error; a file is discarded."""
         self._closing.set()
         self._thread.join()
-        self._outbox.close()
+        self._outbox.discard()
 
     def stats(self) -> SinkStats:
         """A snapshot for metrics and reports."""

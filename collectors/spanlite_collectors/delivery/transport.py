@@ -78,6 +78,10 @@ class Transport(Protocol):
         """Let go of what is still on its way."""
         ...
 
+    def discard(self) -> None:
+        """Close, after an error: what was sent is not the whole."""
+        ...
+
 
 class KafkaTransport:
     """confluent-kafka's producer, idempotent and gapless.
@@ -200,6 +204,10 @@ class KafkaTransport:
         self._generation += 1
         self._producer.purge()
         self._serve()
+
+    def discard(self) -> None:
+        """The same: what the broker has, it keeps."""
+        self.close()
 
     def _make(self) -> Producer:
         return Producer({**self._config, "error_cb": self._on_error}, logger=_LOGGER)

@@ -10,14 +10,15 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from spanlite.errors import UsageError
+from spanlite.errors import InputError, UsageError
 from spanlite.occupancy import KNOWN_GPUS
-from spanlite.settings import add_bootstrap_argument, bootstrap_of
+from spanlite.settings import add_bootstrap_argument, archive_of, bootstrap_of
 from spanlite.topics import RAW_TOPIC
 
 from spanlite_replay.commands._flags import DEPS_HELP
 from spanlite_replay.commands._http import HTTP_COLUMNS, add_http, http_conflicts, make_http
 from spanlite_replay.commands._progress import Progress
+from spanlite_replay.plan import Plan
 from spanlite_replay.recording import PLAN_COLUMNS
 from spanlite_replay.targets.base import Target
 from spanlite_replay.targets.dry import DryTarget
@@ -105,19 +106,33 @@ def check_machine(args: argparse.Namespace) -> None:
         check_gpu()
 
 
+def check_work(args: argparse.Namespace, plan: Plan) -> None:
+    """Raises InputError where the target runs device work and the plan has none."""
+    if plan.work is not None and args.target in RUNS_DEVICE_WORK and not plan.work.is_device.any():
+        raise InputError(
+            f"'{archive_of(args)}' has no kernels, copies or memsets in this "
+            f"window, so --target {args.target} has nothing to run: choose one in which kernels "
+            "were recorded"
+        )
+
+
 def _conflicts(args: argparse.Namespace, target: str) -> Iterator[tuple[object, str]]:
     kafka, sim, gpu = target == "kafka", target == "sim", target == "gpu"
     yield kafka and args.out, "--out is of --target dry, sim, gpu and http"
     yield not kafka and args.bootstrap, "--bootstrap needs --target kafka"
-    yield not kafka and args.topic, "--topic needs --target kafka"
-    yield target == "dry" and args.replay_id, "--replay-id needs --target kafka, sim, gpu or http"
+    yield not kafka and args.topic is not None, "--topic needs --target kafka"
+    yield args.topic == "", "--topic '' names no topic: write its name, or leave it out"
+    yield (
+        target == "dry" and args.replay_id is not None,
+        "--replay-id needs --target kafka, sim, gpu or http",
+    )
     yield not sim and not gpu and args.deps, "--deps needs --target sim or gpu"
     for flag in ("host", "gpu"):
-        yield not sim and getattr(args, flag), f"--{flag} needs --target sim"
+        yield not sim and getattr(args, flag) is not None, f"--{flag} needs --target sim"
     for flag in ("mode", "spin"):
         yield not gpu and getattr(args, flag), f"--{flag} needs --target gpu"
     yield (
-        args.replay_id and not _REPLAY_ID.fullmatch(args.replay_id),
+        args.replay_id is not None and not _REPLAY_ID.fullmatch(args.replay_id),
         f"--replay-id '{args.replay_id}' may hold letters, digits and . _ : / - only",
     )
     yield from http_conflicts(args)
@@ -135,7 +150,12 @@ def make_target(args: argparse.Namespace, bucket_count: int, progress: Progress)
         from spanlite_replay.sim.model import DEFAULT_GPU
         from spanlite_replay.targets.sim import SimTarget
 
-        return SimTarget(known_model(args.gpu or DEFAULT_GPU), replay_id, args.host or "open", out)
+        return SimTarget(
+            known_model(DEFAULT_GPU if args.gpu is None else args.gpu),
+            replay_id,
+            args.host or "open",
+            out,
+        )
     if args.target == "gpu":
         from spanlite_replay.targets.gpu.open import open_target
 

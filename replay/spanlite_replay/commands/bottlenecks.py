@@ -61,8 +61,9 @@ class BottlenecksCommand:
             raise UsageError("--top must be 1 or more")
         archive = archive_of(args)
         progress = Progress(sys.stderr)
-        recording = _read(archive, window_of(args), progress)
-        baseline = _baseline(args, archive, progress)
+        window, base = window_of(args), _baseline(args, archive)
+        recording = _read(archive, window, progress)
+        baseline = None if base is None else _read(*base, progress)
         with progress.doing(f"analysing {len(recording.start_ns):,} spans"):
             diagnosis = diagnose(recording, baseline)
         if args.json:
@@ -77,14 +78,17 @@ def _read(archive: Path, window: TimeWindow, progress: Progress) -> Recording:
         return read_recording(ArchiveReader(archive), window, BOTTLENECK_COLUMNS)
 
 
-def _baseline(args: argparse.Namespace, archive: Path, progress: Progress) -> Recording | None:
-    if not (args.baseline or args.baseline_from or args.baseline_to):
+def _baseline(args: argparse.Namespace, archive: Path) -> tuple[Path, TimeWindow] | None:
+    """Checked before anything is read. Raises UsageError."""
+    if args.baseline is None and args.baseline_from is None and args.baseline_to is None:
         return None
+    if args.baseline == "":
+        raise UsageError("--baseline '' names no archive: give its folder (is a variable unset?)")
     window = TimeWindow(
         None if args.baseline_from is None else parse_time(args.baseline_from),
         None if args.baseline_to is None else parse_time(args.baseline_to),
     )
-    return _read(Path(args.baseline) if args.baseline else archive, window, progress)
+    return archive if args.baseline is None else Path(args.baseline), window
 
 
 def _as_json(diagnosis: Diagnosis) -> str:

@@ -25,6 +25,7 @@ from spanlite_replay.commands._targets import (
     add_targets,
     check_machine,
     check_target,
+    check_work,
     columns_of,
     deps_of,
     make_target,
@@ -82,6 +83,7 @@ class ReplayCommand:
         check_machine(args)
         progress = Progress(sys.stderr)
         plan, provenance = open_plan(args, columns_of(args), deps_of(args), progress)
+        check_work(args, plan)
         target = make_target(args, provenance.bucket_count, progress)
         if args.target == "kafka" and args.start_at is None:
             plan = plan.moved_to(_soon(plan))

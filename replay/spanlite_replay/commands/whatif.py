@@ -8,6 +8,7 @@ import json
 import math
 import sys
 from collections.abc import Iterator
+from fractions import Fraction
 from typing import Any
 
 from rich.console import Console
@@ -64,16 +65,23 @@ class WhatIfCommand:
     def run(self, args: argparse.Namespace) -> int:
         """Returns 0."""
         questions = list(_questions(args))
-        if not questions and not args.qps_times and not args.slo:
+        slo_ns = None if args.slo is None else parse_duration(args.slo)
+        denser = None if args.qps_times is None else check_ratio("--qps-times", args.qps_times)
+        if not questions and denser is None and slo_ns is None:
             raise UsageError("ask something: see `spanlite whatif --help` for the questions")
-        model = known_model(args.gpu) if args.gpu else None
+        if args.together and not questions:
+            raise UsageError(
+                "--together asks several changes as one, and not those of load: give --kernel, "
+                "--clock, --drop-copies, --streams or --graph, or leave it out"
+            )
+        model = None if args.gpu is None else known_model(args.gpu)
         progress = Progress(sys.stderr)
         archive = archive_of(args)
         with progress.doing("reading"):
             recording = read_recording(ArchiveReader(archive), window_of(args), BOTTLENECK_COLUMNS)
         with progress.doing("simulating"):
             answers = _answers(recording, model, questions, args.together)
-            loads, breaking = _load(recording, model, args)
+            loads, breaking = _load(recording, model, denser, slo_ns)
         if args.json:
             print(_as_json(answers, loads, breaking))
         else:
@@ -119,7 +127,7 @@ def _questions(args: argparse.Namespace) -> Iterator[Question]:
             whatif.kernels_times(pattern, faster),
             [],
         )
-    if args.clock:
+    if args.clock is not None:
         faster = float(check_ratio("--clock", args.clock))
         yield (
             f"SM clock {faster:g} times",
@@ -129,7 +137,7 @@ def _questions(args: argparse.Namespace) -> Iterator[Question]:
                 "all and those alone of which it is known"
             ],
         )
-    if args.drop_copies:
+    if args.drop_copies is not None:
         direction = None if args.drop_copies == "all" else args.drop_copies
         yield f"no time in copies ({args.drop_copies})", whatif.copies_dropped(direction), []
     if args.streams is not None:
@@ -167,15 +175,13 @@ def _reorders(text: str) -> bool:
 
 
 def _load(
-    recording: Recording, model: GpuModel | None, args: argparse.Namespace
+    recording: Recording, model: GpuModel | None, denser: Fraction | None, slo_ns: int | None
 ) -> tuple[list[Loaded], Breaking | None]:
-    if not args.qps_times and not args.slo:
+    if denser is None and slo_ns is None:
         return [], None
     load = Load(recording, model)
-    loads = []
-    if args.qps_times:
-        loads = [load.at(check_ratio("--qps-times", factor)) for factor in ("1", args.qps_times)]
-    return loads, load.breaking(parse_duration(args.slo)) if args.slo else None
+    loads = [] if denser is None else [load.at(times) for times in (Fraction(1), denser)]
+    return loads, None if slo_ns is None else load.breaking(slo_ns)
 
 
 def _as_json(answers: list[Answer], loads: list[Loaded], breaking: Breaking | None) -> str:

@@ -118,3 +118,13 @@ def test_imported_spans_reach_kafka(trace, stack, new_topic, capsys):
             break
     consumer.close()
     assert sorted(names) == ["a", "step 0"]
+
+
+def test_a_failed_import_leaves_the_output_as_it_was(tmp_path, capsys):
+    bad, out = tmp_path / "bad.json", tmp_path / "out.spans.zst"
+    bad.write_text('{"traceEvents": [{')
+    assert main(["import", str(bad), "--output", str(out)]) == 2
+    assert sorted(tmp_path.iterdir()) == [bad]
+    out.write_bytes(b"before")
+    assert main(["import", str(bad), "--output", str(out)]) == 2
+    assert out.read_bytes() == b"before" and len(list(tmp_path.iterdir())) == 2

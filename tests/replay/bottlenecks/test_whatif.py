@@ -58,8 +58,8 @@ def test_copies_dropped(machine: Any) -> None:
     ground = device_bound(machine)
     saved = ground.lengths_ns[1] - ask(ground, whatif.copies_dropped("htod")).predicted_ns
     assert saved == pytest.approx(200 * US, rel=0.05)
-    kept = ask(ground, whatif.copies_dropped("dtoh"))
-    assert kept.predicted_ns == pytest.approx(kept.recorded_ns)
+    with pytest.raises(UsageError, match="no copies of direction dtoh"):
+        ask(ground, whatif.copies_dropped("dtoh"))
 
 
 def test_the_clock_moves_what_is_bound_by_compute(machine: Any) -> None:
@@ -98,7 +98,7 @@ def test_streams_folded_onto_one(machine: Any) -> None:
         machine.end_step()
     ground = whatif.prepare(read(machine.recording()))
     one = ask(ground, whatif.streams_remapped(1), reordered=True)
-    same = ask(ground, whatif.streams_remapped(4), reordered=True)
+    same = ask(ground, whatif.streams_remapped(10**20), reordered=True)
     assert same.predicted_ns == pytest.approx(same.recorded_ns, rel=0.01)
     assert one.predicted_ns > 2 * one.recorded_ns
 
@@ -123,7 +123,7 @@ def test_questions_that_make_no_sense(make: Callable[[], Any]) -> None:
 
 
 def test_a_pattern_without_kernels(machine: Any) -> None:
-    with pytest.raises(UsageError, match="names no kernel"):
+    with pytest.raises(UsageError, match=r"names no kernel of this window, which has .*nvjet"):
         ask(device_bound(machine), whatif.kernels_times("conv", 2))
 
 
@@ -204,5 +204,18 @@ def test_command(archive_of: Any, spanlite: Run) -> None:
     assert "p99 of 5.000 ms" in out and "assumed: each arrival brings the work" in out
     code, out, _ = spanlite("whatif", archive, "--slo", "1h", "--json")
     assert code == 0 and json.loads(out)["slo"]["qps"] is None
-    for wrong in ([], ["--kernel", "nvjet"], ["--clock", "0"], ["--gpu", "abacus", "--graph"]):
+    for wrong in (
+        [],
+        ["--kernel", "nvjet"],
+        ["--clock", "0"],
+        ["--gpu", "abacus", "--graph"],
+        ["--slo", "5ms", "--together"],
+        ["--clock", ""],
+        ["--slo", ""],
+    ):
         assert spanlite("whatif", archive, *wrong)[0] == 2
+
+
+def test_an_empty_baseline_is_refused(archive_of: Any, spanlite: Run) -> None:
+    code, _, err = spanlite("bottlenecks", archive_of("graph_s1.json.gz"), "--baseline", "")
+    assert code == 2 and "--baseline ''" in err

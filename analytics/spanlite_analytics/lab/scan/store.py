@@ -61,11 +61,13 @@ class Journal:
         self._file.seek(0)
         text = self._file.read()
         whole = text[: text.rfind("\n") + 1]
-        if len(whole) < len(text):
-            # A kill cut the last line; its configuration is measured again.
-            os.truncate(self.path, len(whole.encode()))
         lines = whole.splitlines()
         if not lines:
+            # A kill can cut our own first line; any other text is somebody's.
+            begun = json.dumps({"fingerprint": fingerprint, "gpu": gpu})
+            if not begun.startswith(text):
+                raise InputError(f"{self.path}: is no journal of a scan; choose another --out")
+            os.truncate(self.path, 0)
             self._write({"fingerprint": fingerprint, "gpu": gpu})
             return
         try:
@@ -80,6 +82,9 @@ class Journal:
                     f"{self.folder}: holds a scan of another {word} ({head.get(what)}, now {now}); "
                     "choose another --out"
                 )
+        if len(whole) < len(text):
+            # A kill cut the last line; its configuration is measured again.
+            os.truncate(self.path, len(whole.encode()))
         self.rows = {row.key: row for row in rows}
 
     def add(self, row: Row) -> None:

@@ -256,7 +256,8 @@ def test_an_out_that_holds_no_scan_is_an_error_of_the_input(tmp_path: Path) -> N
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="choose another --out"):
         Journal(tmp_path / "file", "f", "g")
-    for text in (b"\xff\xfe\n", b"[1]\n"):
+    for text in (b"\xff\xfe\n", b"[1]\n", b"my notes", b"[1]\nnotes"):
         (tmp_path / "journal.jsonl").write_bytes(text)
         with pytest.raises(InputError, match="is no journal of a scan"):
             Journal(tmp_path, "f", "g")
+        assert (tmp_path / "journal.jsonl").read_bytes() == text
