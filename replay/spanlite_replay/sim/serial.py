@@ -57,7 +57,8 @@ def run_serial(one: Process) -> Ran:
     owner = np.maximum.accumulate(np.where(segment >= 0, segment, -1))
     owner[owner < 0] = segment[segment >= 0][0]
     spent = np.cumsum(solo) - solo + np.cumsum(gap)
-    start, end, lag = np.empty(count), np.empty(count), -np.inf
+    # A wait may be told of a span that is placed only later: that one holds nothing up.
+    start, end, lag = np.empty(count), np.full(count, -np.inf), -np.inf
     following = {int(c): i for i, c in enumerate(p.threads.follows[one.segments]) if c >= 0}
     latest = np.full(len(waiting), -np.inf)
     by_call = np.argsort(call, kind="stable")
