@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from spanlite_replay._text import shortened
 from spanlite_replay.bottlenecks.bounds import Bound, Reason
 from spanlite_replay.bottlenecks.compared import Comparison
 from spanlite_replay.bottlenecks.groups import KernelGroup, Served
@@ -81,7 +82,7 @@ def kernels(c: Comparison) -> Found:
             cause,
             min(taken, most),
             [
-                f"{_short(longest.name)} ran, which usual windows have not: "
+                f"{shortened(longest.name, 60)} ran, which usual windows have not: "
                 f"{longest.times:,.1f} times {longest.mean_ns / 1e3:,.1f} us",
                 *_marks(longest),
                 *more,
@@ -280,12 +281,13 @@ def more_of_them(c: Comparison) -> tuple[float, list[str]]:
         and b[name].mean_ns > SHORTER * a[name].mean_ns
     ]
     ns = sum(b[name].times * b[name].mean_ns - a[name].times * a[name].mean_ns for name in more)
-    return ns, [_short(name) for name in more[:3]]
+    return ns, [shortened(name, 60) for name in more[:3]]
 
 
 def _evidence(was: KernelGroup, now: KernelGroup) -> list[str]:
     return [
-        f"{_short(now.name)}: {now.mean_ns / 1e3:,.1f} us in place of {was.mean_ns / 1e3:,.1f}, "
+        f"{shortened(now.name, 60)}: "
+        f"{now.mean_ns / 1e3:,.1f} us in place of {was.mean_ns / 1e3:,.1f}, "
         f"{now.times:,.1f} times a window",
         *_marks(now),
     ]
@@ -312,7 +314,3 @@ def _number(one: KernelGroup, keys: tuple[str, ...]) -> float:
         if isinstance(value, (int, float)):
             return float(value)
     return 0.0
-
-
-def _short(name: str) -> str:
-    return name if len(name) <= 60 else name[:59] + "…"

@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from spanlite_replay._text import shortened
 from spanlite_replay.bottlenecks.diagnose import Diagnosis
 from spanlite_replay.bottlenecks.report import Bottlenecks
 
@@ -61,7 +62,7 @@ def _print_shares(report: Bottlenecks, console: Console, top: int) -> None:
                     f"{share.bound}-bound" if first and share.bound != "unexplained" else "",
                     f"{share.share * 100:.1f} %" if first else "",
                     f"{one.ns / max(report.total_ns, 1) * 100:.1f} %",
-                    _short(one.what),
+                    shortened(one.what, NAME_WIDTH),
                     one.seen,
                 )
             )
@@ -73,7 +74,7 @@ def _print_shares(report: Bottlenecks, console: Console, top: int) -> None:
 def _print_kernels(report: Bottlenecks, console: Console, top: int) -> None:
     rows = [
         (
-            _short(one.name),
+            shortened(one.name, NAME_WIDTH),
             f"{one.share * 100:.1f} %",
             _us(one.ns / one.times) if one.times else "-",
             f"{one.times:,}",
@@ -92,7 +93,7 @@ def _print_windows(report: Bottlenecks, console: Console, top: int) -> None:
     for one in slowest:
         parts = sorted(one.shares.items(), key=lambda item: -item[1])[:3]
         said = ", ".join(f"{bound} {share * 100:.0f} %" for bound, share in parts)
-        rows.append((_short(one.name), one.trace_id[:16], _ms(one.ns), said))
+        rows.append((shortened(one.name, NAME_WIDTH), one.trace_id[:16], _ms(one.ns), said))
     _print(console, [f"slowest {report.unit}s", "trace", "length", "bound by"], rows, left=(1, 3))
 
 
@@ -116,10 +117,6 @@ def _print(
 
 def _say(console: Console, text: str) -> None:
     console.print(text, highlight=False, soft_wrap=True)
-
-
-def _short(name: str) -> str:
-    return name if len(name) <= NAME_WIDTH else name[: NAME_WIDTH - 1] + "…"
 
 
 def _ms(ns: float) -> str:

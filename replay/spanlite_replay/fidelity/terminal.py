@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from spanlite_replay._text import shortened
 from spanlite_replay.fidelity import rows
 from spanlite_replay.fidelity.report import Fidelity
 
@@ -29,7 +30,9 @@ def print_report(report: Fidelity, console: Console) -> None:
     _print(console, heads, measures)
     heads = ["coverage", "spans", "by count", "by time"]
     _print(console, heads, rows.coverage_rows(report))
-    kernels = [(_short(name), *rest) for name, *rest in rows.kernel_rows(report, KERNELS)]
+    kernels = [
+        (shortened(name, NAME_WIDTH), *rest) for name, *rest in rows.kernel_rows(report, KERNELS)
+    ]
     heads = ["kernel", "spans", "planned ms", "observed ms", "bias", "MAPE", "p95"]
     _print(console, heads, kernels)
     _print(
@@ -39,10 +42,6 @@ def print_report(report: Fidelity, console: Console) -> None:
     )
     for name, value in report.environment.items():
         console.print(escape(f"{name}: {value}"), highlight=False)
-
-
-def _short(name: str) -> str:
-    return name if len(name) <= NAME_WIDTH else name[: NAME_WIDTH - 1] + "…"
 
 
 def _print(console: Console, heads: Sequence[str], body: Iterable[Sequence[str]]) -> None:
