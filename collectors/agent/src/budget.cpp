@@ -6,7 +6,8 @@ namespace spanlite {
 
 Budget::Budget(uint32_t allowed_ppm, uint32_t window_steps, uint64_t min_spacing_ns)
     : allowed_ppm_(allowed_ppm),
-      full_steps_(std::max(1u, window_steps)),
+      full_steps_(window_steps == 0 ? kUsualSteps : window_steps),
+      most_steps_(window_steps == 0 ? kMostSteps : window_steps),
       min_spacing_ns_(min_spacing_ns),
       steps_(full_steps_) {}
 
@@ -25,20 +26,25 @@ void Budget::StepInside(uint64_t duration_ns) {
 
 void Budget::WindowClosed(uint64_t now_ns, uint64_t fixed_ns) {
   // Without steps outside there is nothing to compare with; then count the fixed part only.
-  const double expected = Outside().mean() * static_cast<double>(window_steps_);
+  const double step_ns = Outside().known() ? Outside().mean() : 0;
+  const double expected = step_ns * static_cast<double>(window_steps_);
   const double slower =
-      Outside().known() ? std::max(0.0, static_cast<double>(window_inside_ns_) - expected) : 0;
+      expected == 0 ? 0 : std::max(0.0, static_cast<double>(window_inside_ns_) - expected);
   const double cost = static_cast<double>(fixed_ns) + slower;
   extra_ns_ += cost;
   total_ns_ += static_cast<double>(fixed_ns);
-  window_inside_ns_ = window_steps_ = 0;
   const double wanted = allowed_ppm_ == 0 ? kMaxSpacingNs : kUnseen * cost * 1e6 / allowed_ppm_;
-  if (wanted > kMaxSpacingNs) {
+  const double worth = step_ns == 0 ? 0 : kWorthOpening * static_cast<double>(fixed_ns) / step_ns;
+  const auto most = static_cast<uint32_t>(
+      std::clamp(worth, static_cast<double>(full_steps_), static_cast<double>(most_steps_)));
+  const double spread = Felt(slower, expected) ? SpreadNs(expected) : 0;
+  if (wanted > kMaxSpacingNs || spread > kShortenAboveNs) {
     steps_ = std::max(1u, steps_ / 2);
-  } else if (wanted < kMaxSpacingNs / 4) {
-    steps_ = std::min(full_steps_, steps_ * 2);
+  } else if (wanted < kMaxSpacingNs / 4 && spread < kShortenAboveNs / 2) {
+    steps_ = std::min(most, steps_ * 2);
   }
-  earned_ns_ = std::min(wanted, kMaxSpacingNs);
+  earned_ns_ = std::min(std::max(wanted, spread), kMaxSpacingNs);
+  window_inside_ns_ = window_steps_ = 0;
   since_window_ns_ = 0;
   next_ns_ = now_ns + min_spacing_ns_;
 }

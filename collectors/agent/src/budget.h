@@ -1,6 +1,7 @@
 // How much of step time the windows may cost, and so how far apart they lie.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 namespace spanlite {
@@ -26,6 +27,9 @@ class RunningMean {
 // Not thread-safe; the session holds its lock. All times in ns.
 class Budget {
  public:
+  static constexpr uint32_t kUsualSteps = 10;
+
+  // `window_steps` 0: as many as are worth it.
   Budget(uint32_t allowed_ppm, uint32_t window_steps, uint64_t min_spacing_ns);
 
   void SetAllowed(uint32_t allowed_ppm) { allowed_ppm_ = allowed_ppm; }
@@ -39,8 +43,12 @@ class Budget {
   // By the clock at least the spacing asked for; by step time as much as the last window must be
   // spread over. Time in which the server idles earns no window.
   bool Due(uint64_t now_ns) const { return now_ns >= next_ns_ && since_window_ns_ >= earned_ns_; }
-  // How many steps the next window may hold: fewer where even one window in ten minutes
-  // would cost too much.
+  // Whether a window may open before it is due, as something happened: until such windows have
+  // cost a second more than the budget had.
+  bool MayOverdraw() const { return extra_ns_ - total_ns_ * allowed_ppm_ / 1e6 < kOverdraftNs; }
+  // How many steps the next window may hold. Where steps are short as many as last twice as long
+  // as opening and closing takes, so that most of the cost is records; fewer where even one window
+  // in ten minutes would cost too much.
   uint32_t WindowSteps() const { return steps_; }
   // Measured: extra time of windows, over all step time, in parts per million.
   uint64_t CostPpm() const;
@@ -52,11 +60,26 @@ class Budget {
   static constexpr double kMaxSpacingNs = 600e9;
   // A window costs more than we see: caches and clocks take some steps to settle after it.
   static constexpr double kUnseen = 1.5;
+  static constexpr double kOverdraftNs = 1e9;
+  static constexpr double kWorthOpening = 2;
+  static constexpr uint32_t kMostSteps = 100;
+  // Where windows slow their steps by more than this, they hold half as large a share of the steps
+  // as the budget has of the time (at 1 % one in 200): else p99 would be that of steps in windows.
+  // For that windows become shorter where they would be rarer than each half minute of step time.
+  static constexpr double kFelt = 0.02;
+  static constexpr double kShareOfBudget = 0.5;
+  static constexpr double kShortenAboveNs = 30e9;
 
+  static bool Felt(double slower_ns, double expected_ns) {
+    return slower_ns > kFelt * expected_ns;
+  }
+  double SpreadNs(double expected_ns) const {
+    return expected_ns * 1e6 / (kShareOfBudget * std::max(allowed_ppm_, 1u));
+  }
   const RunningMean& Outside() const { return attached_.known() ? attached_ : detached_; }
 
   uint32_t allowed_ppm_;
-  const uint32_t full_steps_;
+  const uint32_t full_steps_, most_steps_;
   const uint64_t min_spacing_ns_;
   uint32_t steps_;
   uint64_t next_ns_ = 0;

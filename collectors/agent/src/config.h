@@ -14,8 +14,8 @@ struct Config {
   Level level = Level::kWindows;                // SPANLITE_AGENT_LEVEL: off ranges windows continuous
   uint64_t ring_bytes = 64ull << 20;            // SPANLITE_AGENT_RING_BYTES
   uint32_t budget_ppm = 10'000;                 // SPANLITE_AGENT_BUDGET_PCT (1 %)
-  uint32_t window_steps = 10;                   // SPANLITE_AGENT_WINDOW_STEPS
-  uint64_t window_every_ns = 20'000'000'000;    // SPANLITE_AGENT_WINDOW_SECONDS: at least this apart
+  uint32_t window_steps = 0;                    // SPANLITE_AGENT_WINDOW_STEPS: 0: as many as pay
+  uint64_t window_every_ns = 5'000'000'000;     // SPANLITE_AGENT_WINDOW_SECONDS: at least this apart
   uint64_t step_slo_ns = 0;                     // SPANLITE_AGENT_STEP_SLO_MS
   Detach detach = Detach::kWhenProven;          // SPANLITE_AGENT_DETACH: never proven held
   uint64_t hold_ns = 20'000'000;                // SPANLITE_AGENT_HOLD_MS: wait for other threads

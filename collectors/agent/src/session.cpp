@@ -35,7 +35,7 @@ Session::Session(const Config& config, Ring* ring, Strings* strings)
   Control& control = ring_->header()->control;
   control.level = static_cast<uint32_t>(config.level);
   control.budget_ppm = config.budget_ppm;
-  control.capture_steps = config.window_steps;
+  control.capture_steps = config.window_steps == 0 ? Budget::kUsualSteps : config.window_steps;
   control.step_slo_ns = config.step_slo_ns;
   control.detach = static_cast<uint32_t>(config.detach);
   control.api_calls = config.api_calls ? 1 : 0;
@@ -130,7 +130,7 @@ bool Session::WantsWindow(uint64_t now_ns, Plan* plan) {
     return true;
   }
   *plan = {slo_broken_ ? WindowReason::kSlo : WindowReason::kSchedule, budget_.WindowSteps(), 0};
-  const bool wanted = slo_broken_ || budget_.Due(now_ns);
+  const bool wanted = (slo_broken_ && budget_.MayOverdraw()) || budget_.Due(now_ns);
   slo_broken_ = false;
   return wanted;
 }
@@ -191,13 +191,14 @@ void Session::CountStep(uint32_t thread_id, StepRecord* record) {
       record->end_ns > record->start_ns ? record->end_ns - record->start_ns : 0;
   const Control& control = ring_->header()->control;
   const uint64_t slo_ns = control.step_slo_ns.load(std::memory_order_relaxed);
+  const bool slow = slo_ns != 0 && duration_ns > slo_ns;
   last_duration_ns_ = duration_ns;
   if (!IsOpen() && record->start_ns < last_close_ns_) {
     record->window = last_window_;  // another thread's step closed it: this one was cut
     return;
   }
   if (!IsOpen()) {
-    if (slo_ns != 0 && duration_ns > slo_ns) slo_broken_ = true;
+    if (slow) slo_broken_ = true;
     return budget_.StepOutside(duration_ns, attachment_.attached());
   }
   record->window = window_.window;
@@ -206,7 +207,10 @@ void Session::CountStep(uint32_t thread_id, StepRecord* record) {
     window_.partial = 1;
     return;
   }
-  if (plan_.reason != WindowReason::kLearn) budget_.StepInside(duration_ns);
+  // What is asked for all the time is no window's cost, and delays none after it; nor is what a
+  // step over its SLO takes, for whose sake the window is there.
+  if (plan_.reason != WindowReason::kLearn && plan_.reason != WindowReason::kContinuous && !slow)
+    budget_.StepInside(duration_ns);
   ++window_.steps;
   ring_->header()->state.steps_covered.fetch_add(1, std::memory_order_relaxed);
   if (!Full(last_step_ns_) && !Unwanted()) return;
@@ -271,7 +275,8 @@ void Session::Finish(uint32_t thread_id) {
   Close();
   attachment_.DetachIfProven(thread_id);
   // Paid by the application: the next window's distance takes it into account.
-  budget_.WindowClosed(SteadyNs(), fixed_ns_ + CostSince(began_ns));
+  fixed_ns_ += CostSince(began_ns);
+  Settle();
 }
 
 bool Session::Hold(const std::vector<uint32_t>& threads) {
@@ -282,10 +287,14 @@ uint64_t Session::CostSince(uint64_t began_ns) const {
   return (SteadyNs() - began_ns) * (1 + attachment_.held_threads());
 }
 
+void Session::Settle() {
+  budget_.WindowClosed(SteadyNs(), plan_.reason == WindowReason::kContinuous ? 0 : fixed_ns_);
+}
+
 void Session::FinishSoon() {
   const uint64_t grace_ns = std::clamp(2 * last_duration_ns_, kMinGraceNs, kMaxGraceNs);
   close_at_ns_ = SteadyNs() + grace_ns;
-  budget_.WindowClosed(SteadyNs(), fixed_ns_);
+  Settle();
   std::lock_guard<std::mutex> lock(wake_mutex_);
   hurry_ = true;
   wake_.notify_all();

@@ -59,6 +59,8 @@ class Session : public StepObserver {
   // The window has what it wanted; closes now, or soon from our own thread.
   void Finish(uint32_t thread_id);
   void FinishSoon();
+  // The budget takes in what the window cost.
+  void Settle();
   void Close();
   void Report();
   void Rotate();

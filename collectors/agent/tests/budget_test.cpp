@@ -1,4 +1,5 @@
 // Spacing of windows and their times, without a process around them.
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <random>
@@ -74,6 +75,39 @@ void ShortensWindowsThatCostTooMuch() {
   CHECK(!budget.Due(500'000'000));       // and never closer than asked
 }
 
+// Windows of short steps are longer, and few steps lie in windows where these slow them.
+void SpreadsWindowsOverSteps() {
+  for (const uint64_t step_ns : {500'000ull, 8'000'000ull}) {
+    const double slower = step_ns < 1'000'000 ? 1.45 : 1.04;
+    Budget budget(10'000, 0, 1'000'000'000);
+    uint64_t now = 1, steps = 0, inside = 0, longest = 0;
+    while (now < 600'000'000'000ull) {
+      for (int i = 0; i < 50; ++i, ++steps, now += step_ns) budget.StepOutside(step_ns, false);
+      if (!budget.Due(now)) continue;
+      longest = std::max<uint64_t>(longest, budget.WindowSteps());
+      for (uint32_t i = budget.WindowSteps(); i-- > 0; ++steps, ++inside)
+        budget.StepInside(static_cast<uint64_t>(static_cast<double>(step_ns) * slower));
+      now += 17'000'000;
+      budget.WindowClosed(now, 17'000'000);
+    }
+    CHECK(budget.CostPpm() < 10'000);
+    CHECK(inside * 195 < steps && inside * 320 > steps);
+    CHECK(longest == (step_ns < 1'000'000 ? 68 : 10));
+  }
+}
+
+// Windows before their time, as each step is too slow, end once they have cost a second too much.
+void OverdrawsOnlySoFar() {
+  Budget budget(10'000, 10, 1'000'000'000);
+  for (int i = 0; i < 100; ++i) budget.StepOutside(10'000'000, false);
+  uint64_t now = 1, early = 0;
+  for (; budget.MayOverdraw() && early < 1'000; ++early)
+    budget.WindowClosed(now += 100'000'000, 20'000'000);
+  CHECK(early > 40 && early < 60);
+  for (int i = 0; i < 1'000; ++i) budget.StepOutside(10'000'000, false);
+  CHECK(budget.MayOverdraw());  // earned again
+}
+
 void PlacesRecordsByTime() {
   WindowTimes times;
   CHECK(times.At(100) == 0);
@@ -92,6 +126,8 @@ int main() {
   KeepsWithinBudget();
   MeasuresWhatAttachingCosts();
   ShortensWindowsThatCostTooMuch();
+  SpreadsWindowsOverSteps();
+  OverdrawsOnlySoFar();
   PlacesRecordsByTime();
   std::puts("ok");
 }

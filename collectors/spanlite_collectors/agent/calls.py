@@ -62,6 +62,8 @@ _DRIVER = {
 KERNEL_LAUNCHES = tuple(
     name for name in (*_RUNTIME, *_DRIVER) if "LaunchK" in name or "LaunchC" in name
 )
+#: Calls that become a node of a graph too, which runs as a copy or, so small ones, as a kernel.
+COPIES = tuple(name for name in (*_RUNTIME, *_DRIVER) if "Memcpy" in name or "Memset" in name)
 _NAMES = {
     (domain, number): name
     for domain, table in ((0, _DRIVER), (1, _RUNTIME))

@@ -2,7 +2,7 @@
 
 The nodes of a graph, in the order of their ids, are the launches of its capture in their order.
 So where the agent's first window has seen the capture (launches that started no kernel, as many
-as the graph has), each node gets the ranges of its launch.
+as the graph has, with its copies or without), each node gets the ranges of its launch.
 
 Else: a process usually runs the same step eagerly before it captures (warm-up). The sequence of
 (kernel name, grid, block) of a graph's nodes is searched in the eager sequences of the same
@@ -66,9 +66,15 @@ class GraphStages:
         self._eager[name] = _Eager(keys.copy(), list(stages))
         self._learned += 1
 
-    def learn_capture(self, stages: list[str]) -> None:
-        """A stream capture: the ranges each of its launches was called in, in their order."""
-        run = tuple(stages)
+    def learn_capture(self, stages: list[str], copies: list[bool]) -> None:
+        """A stream capture: the ranges each of its launches was called in, in their order, and
+        which of them copy. A node that copies runs as a copy, which is in no sequence of kernels,
+        or as a kernel, so both are kept."""
+        self._keep_capture(tuple(stages))
+        if any(copies):
+            self._keep_capture(tuple(s for s, c in zip(stages, copies, strict=True) if not c))
+
+    def _keep_capture(self, run: tuple[str, ...]) -> None:
         if len(run) < _MIN_KERNELS or not any(run) or run in self._captured:
             return
         if len(self._captured) >= _MAX_EAGER:

@@ -75,9 +75,11 @@ class CallTable:
         """Whether a good part of the calls began before then; each time costs a copy of all."""
         return bool(len(self)) and int((self.start < start_ns).sum()) * 4 > len(self)
 
-    def captured(self, launch_names: list[int], before_ns: int) -> list[npt.NDArray[np.int32]]:
-        """Runs of launches that started no kernel: those of a stream capture, which become the
-        nodes of a graph in the same order. For each run the path of each launch.
+    def captured(
+        self, launch_names: list[int], before_ns: int
+    ) -> list[tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]]:
+        """Runs of launches that started nothing: those of a stream capture, which become the
+        nodes of a graph in the same order. For each run the path and name of each launch.
 
         The kernels of calls since `before_ns` may still come."""
         launches = np.flatnonzero(np.isin(self.name, launch_names) & (self.start < before_ns))
@@ -85,7 +87,8 @@ class CallTable:
         used, thread = self.used[launches], self.thread[launches]
         cuts = np.flatnonzero((np.diff(thread) != 0) | (np.diff(used.view(np.int8)) != 0)) + 1
         runs = np.split(launches, cuts)
-        return [self.path[run] for run in runs if len(run) and not self.used[run[0]]]
+        unused = [run for run in runs if len(run) and not self.used[run[0]]]
+        return [(self.path[run], self.name[run]) for run in unused]
 
     def _set(self, columns: dict[str, npt.NDArray[np.generic]]) -> None:
         for name, values in columns.items():

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from spanlite.flags import SpanFlag
 from spanlite.kinds import SpanKind
 
-from spanlite_collectors.agent.calls import KERNEL_LAUNCHES
+from spanlite_collectors.agent.calls import COPIES, KERNEL_LAUNCHES
 from spanlite_collectors.agent.convert import Converted
 from spanlite_collectors.agent.emit import Emitter
 from spanlite_collectors.agent.graphs import GraphStages
@@ -306,10 +306,11 @@ class ProcessSpans:
                 self.graphs.learn(keys[step], stages)
 
     def _learn_captures(self) -> None:
+        copies = [self.texts.code(name) for name in COPIES]
         names = [self.texts.code(name) for name in KERNEL_LAUNCHES]
-        for run in self._calls.captured(names, self._settled_ns):
-            stages = [self.texts.text(code) if code >= 0 else "" for code in run.tolist()]
-            self.graphs.learn_capture(stages)
+        for paths, calls in self._calls.captured([*names, *copies], self._settled_ns):
+            stages = [self.texts.text(code) if code >= 0 else "" for code in paths.tolist()]
+            self.graphs.learn_capture(stages, np.isin(calls, copies).tolist())
 
     def _replay(self, rows: Rows, at: Any, graph: int) -> None:
         """Give the nodes of one graph their stages, learned from the fullest replay."""

@@ -119,8 +119,12 @@ def test_a_graph_seen_before_its_eager_step_is_matched_later(first):
     assert known.stages_of(1, nodes) == list("ABCDEFGH")[: len(first)]
 
 
-def test_a_capture_that_was_seen_names_the_nodes(tmp_path):
-    """No eager step at all: launches in a capture have ranges and start no kernel."""
+@pytest.mark.parametrize("copied", [(), (2,), (2, 5)], ids=["kernels", "a copy", "copies"])
+@pytest.mark.parametrize("as_kernels", [True, False])
+def test_a_capture_that_was_seen_names_the_nodes(tmp_path, copied, as_kernels):
+    """No eager step at all: launches in a capture have ranges and start no kernel.
+
+    A node that copies, call 41, runs as a kernel or as a copy."""
     sink, writer = MemorySink(), RingWriter(tmp_path)
     source = RingSource(sink, RingOptions([tmp_path]))
     at = 1_796_143_900_000_000_000
@@ -128,7 +132,8 @@ def test_a_capture_that_was_seen_names_the_nodes(tmp_path):
     names = [f"layer_{number // 3}" for number in range(6)]
     for number, name in enumerate(names):
         start = next(times)
-        call = {"thread_id": 9, "correlation_id": 10 + number, "call": 211, "domain": 1}
+        launch = {"call": 41 if number in copied else 211, "domain": 1}
+        call = {"thread_id": 9, "correlation_id": 10 + number, **launch}
         writer.write(RecordType.API, start_ns=start + 20, end_ns=start + 30, **call)
         writer.write(
             RecordType.RANGE,
@@ -136,7 +141,8 @@ def test_a_capture_that_was_seen_names_the_nodes(tmp_path):
         )  # fmt: skip
     launch = {"thread_id": 9, "correlation_id": 99, "call": 311, "domain": 1}
     writer.write(RecordType.API, start_ns=next(times), end_ns=next(times), **launch)
-    for node in (5, 3, 1, 0, 2, 4):  # as streams may run them
+    ran = [node for node in (5, 3, 1, 0, 2, 4) if as_kernels or node not in copied]
+    for node in ran:  # as streams may run them
         start = next(times)
         where = {"correlation_id": 99, "graph_id": 1, "graph_node_id": 1 << 32 | node}
         writer.write(
@@ -150,4 +156,5 @@ def test_a_capture_that_was_seen_names_the_nodes(tmp_path):
         key=lambda row: row["graph_node_id"],
     )
     said = [json.loads(row["attributes"]) for row in kernels]
-    assert said == [{"stage": name, "stage.inferred": True} for name in names]
+    stages = [names[node] for node in sorted(ran)]
+    assert said == [{"stage": stage, "stage.inferred": True} for stage in stages]
