@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import threading
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass, field
 from multiprocessing import get_context
 from pathlib import Path
@@ -49,7 +51,8 @@ class Findings:
     )
     #: level -> stage -> ns of kernels, each times its weight
     stage_ns: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
-    names: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
+    #: level -> kernel's name -> the same
+    name_ns: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
     windows: dict[int, Window] = field(default_factory=dict)
     #: Of parts of steps: trace, kernels.
     kernels: list[tuple[U64, npt.NDArray[np.int64]]] = field(default_factory=list)
@@ -74,8 +77,8 @@ class Findings:
             self.numbers[key] += rows
         for level, stages in other.stage_ns.items():
             self.stage_ns[level] += stages
-        for level, names in other.names.items():
-            self.names[level] |= names
+        for level, names in other.name_ns.items():
+            self.name_ns[level] += names
         for key, values in other.pm.items():
             self.pm[key] += values
         for number, window in other.windows.items():
@@ -126,20 +129,18 @@ class Findings:
         self.kernels.append((view.trace_low[traces.astype(np.int64)], counts.astype(np.int64)))
         resource = view.resource
         level, reason = (resource.get(f"spanlite.capture.{w}", "") for w in ("level", "reason"))
-        strings = view.strings
-        names = np.unique(view.column("name")[at])
-        self.names[level] |= {strings[int(code)].as_py() for code in names.tolist()}
         whole = view.column("flags")[at] & np.uint32(SpanFlag.PARTIAL) == 0
         at = at[whole]
         if reason == "learn" or not len(at):
             return
         weight = float(resource.get("spanlite.capture.weight", 1.0))
-        codes, inverse = np.unique(view.column("attributes")[at], return_inverse=True)
-        totals = np.bincount(inverse.ravel(), view.column("duration_ns")[at].astype(np.float64))
-        for code, ns in zip(codes.tolist(), totals.tolist(), strict=True):
+        weighted, strings = view.column("duration_ns")[at] * weight, view.strings
+        for code, ns in _sums(view.column("attributes")[at], weighted):
             said = json.loads(strings[code - 1].as_py()) if code else {}
             stage = UNKNOWN if said.get("stage.unknown") else said.get("stage", "")
-            self.stage_ns[level][stage] += ns * weight  # type: ignore[assignment]
+            self.stage_ns[level][stage] += ns  # type: ignore[assignment]
+        for code, ns in _sums(view.column("name")[at], weighted):
+            self.name_ns[level][strings[code].as_py()] += ns  # type: ignore[assignment]
 
     def _steps(self, view: BatchView, step: npt.NDArray[np.bool_]) -> None:
         at = np.flatnonzero(step)
@@ -162,6 +163,13 @@ class Findings:
             if covered:
                 window = self.windows.setdefault(int(said["capture.window"]), Window())
                 window.first_step_ns = min(window.first_step_ns, int(start[row]))
+
+
+def _sums(codes: npt.NDArray[Any], ns: npt.NDArray[np.float64]) -> list[tuple[int, float]]:
+    """(code, sum of its ns), each code once."""
+    distinct, inverse = np.unique(codes, return_inverse=True)
+    totals = np.bincount(inverse.ravel(), ns)
+    return list(zip(distinct.tolist(), totals.tolist(), strict=True))
 
 
 def messages_of(path: Path) -> Iterator[bytes]:
@@ -188,14 +196,40 @@ def findings_of(path: Path) -> Findings:
     return found
 
 
-def judge(files: list[Path], processes: int) -> Findings:
-    """What all files say."""
-    total = Findings()
-    # Not forked: this process has had threads.
-    with ProcessPoolExecutor(processes, get_context("spawn")) as pool:
-        for found in pool.map(findings_of, files):
-            total.add(found)
-    return total
+class Judge:
+    """Reads the files of a spool while it grows, by processes that give way to all others."""
+
+    def __init__(self, folder: Path, processes: int) -> None:
+        self._folder, self._taken, self._lock = folder, set[Path](), threading.Lock()
+        # Not forked: this process has had threads.
+        self._pool = ProcessPoolExecutor(processes, get_context("spawn"), os.nice, (19,))
+        self._found: list[Future[Findings]] = []
+        self.bytes = 0
+
+    @property
+    def files(self) -> int:
+        """How many were taken so far."""
+        return len(self._taken)
+
+    def look(self, all_of_them: bool = False) -> None:
+        """Take the files that are complete: in each folder all but the newest."""
+        with self._lock:
+            for folder in {path.parent for path in self._folder.rglob("*.spool")}:
+                paths = sorted(folder.glob("*.spool"))
+                for path in paths if all_of_them else paths[:-1]:
+                    if path not in self._taken:
+                        self._taken.add(path)
+                        self.bytes += path.stat().st_size
+                        self._found.append(self._pool.submit(findings_of, path))
+
+    def end(self) -> Findings:
+        """What all files say. Nobody writes to them any more."""
+        self.look(all_of_them=True)
+        total = Findings()
+        with self._pool:
+            for found in self._found:
+                total.add(found.result())
+        return total
 
 
 def gaps(found: Findings) -> int:
@@ -234,7 +268,13 @@ def by_leaf(stage_ns: Mapping[str, float]) -> Counter[str]:
     return out
 
 
-def share_errors(estimated: Mapping[str, float], true: Mapping[str, float]) -> dict[str, float]:
-    """Per cent of each stage's true share that the estimate is off."""
+def share_errors(
+    estimated: Mapping[str, float], true: Mapping[str, float], least: float = 0.0
+) -> dict[str, float]:
+    """Per cent of each stage's true share that the estimate is off; of shares from `least` on."""
     told, known = shares(estimated), shares(true)
-    return {stage: abs(told.get(stage, 0.0) / share - 1) * 100 for stage, share in known.items()}
+    return {
+        stage: abs(told.get(stage, 0.0) / share - 1) * 100
+        for stage, share in known.items()
+        if share >= least
+    }

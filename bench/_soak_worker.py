@@ -216,8 +216,9 @@ def serve(model: Any, seconds: float, log: Log, wishes: Wishes) -> int:
     number = 0
     while time.monotonic() < end_at and number < MOST_STEPS:
         kind = kinds[number % len(kinds)]
-        with instrument.step(requests.serving(number), number=number):
-            start = time.time_ns()
+        serving = requests.serving(number)
+        start = time.time_ns()  # a window opens in the step's begin
+        with instrument.step(serving, number=number):
             if number % LOOK_EVERY == 0:
                 wishes.look()
             model.step(kind)
