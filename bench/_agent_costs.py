@@ -59,7 +59,8 @@ def report_costs(workers: list[Worker], workload: str) -> None:
     """Throughput, p99, resting cost and CPU of each level."""
     base, *others = workers = [worker for worker in workers if workload in worker.turns]
     quiet = np.concatenate([turn.ns for turn in base.turns[workload]])
-    emit(f"agent.step_us.{workload}", float(np.median(quiet)) / 1e3, "us")
+    emit(f"agent.step_us.{workload}", float(np.median(quiet)) / 1e3, "us",
+         p99=round(float(np.percentile(quiet, 99)) / 1e3, 1))  # fmt: skip
     for worker in others:
         name, rounds = worker.name, costs(worker, base, workload)
         emit(f"agent.throughput_cost_pct.{name}.{workload}", float(rounds.mean()), "%",
@@ -75,6 +76,31 @@ def report_costs(workers: list[Worker], workload: str) -> None:
         emit(f"agent.cpu_pct.{name}.{workload}", more_s * 1e9 / float(quiet.mean()) * 100, "%",
              note="of one core, more than without")  # fmt: skip
     _compare_with_kineto({worker.name: worker for worker in workers}, workload)
+
+
+def report_long(worker: Worker, workload: str, windows: int) -> None:
+    """Throughput and p99 where windows open by schedule; how many there were in these turns."""
+    trios = worker.between[workload]
+    name = worker.name
+    rounds = np.array([
+        (turn.ns.mean() / ((before.ns.mean() + after.ns.mean()) / 2) - 1) * 100
+        for before, turn, after in trios
+    ])  # fmt: skip
+    medians = [
+        (np.median(turn.ns) / ((np.median(before.ns) + np.median(after.ns)) / 2) - 1) * 100
+        for before, turn, after in trios
+    ]
+    mine = [turn.ns for _, turn, _ in trios]
+    theirs = [trios[0][0].ns, *(after.ns for *_, after in trios)]
+    tail = (_tail(mine) / _tail(theirs) - 1) * 100
+    emit(f"agent.throughput_cost_pct.{name}.{workload}", float(rounds.mean()), "%",
+         GOALS.get(name), interval=interval(rounds), rounds=len(rounds), windows=windows,
+         steps=sum(map(len, mine)))  # fmt: skip
+    emit(f"agent.p99_cost_pct.{name}.{workload}", tail, "%", P99_GOALS.get(name),
+         p99_us=round(_tail(mine) / 1e3, 1), steps=sum(map(len, mine)),
+         steps_without=sum(map(len, theirs)))  # fmt: skip
+    emit(f"agent.median_cost_pct.{name}.{workload}", float(np.mean(medians)), "%",
+         note="between windows")  # fmt: skip
 
 
 def _compare_with_kineto(workers: dict[str, Worker], workload: str) -> None:

@@ -62,14 +62,19 @@ class Shape:
     streams: int = 1
     context: int = 16
     compiled: bool = False
+    #: How often the layers are gone through in a step.
+    times: int = 1
 
 
 #: `graphs_600us` is the worst case (some 300,000 kernels/s), `graphs` a realistic step of
-#: 5 to 10 ms (some 25,000 kernels/s), `eager` and `compiled` (torch.compile, so Triton's kernels)
+#: 5 to 10 ms (some 25,000 kernels/s), `graphs_thin` and `graphs_dense` have the one's length and
+#: the other's kernels a second; `eager` and `compiled` (torch.compile, so Triton's kernels)
 #: are bound by their launches.
 SHAPES = {
     "graphs_600us": Shape(1024, 12, 8, graph=True),
     "graphs": Shape(4096, 16, 512, graph=True),
+    "graphs_thin": Shape(4096, 1, 512, graph=True),
+    "graphs_dense": Shape(1024, 12, 8, graph=True, times=16),
     "eager": Shape(1024, 12, 8, graph=False),
     "compiled": Shape(1024, 12, 8, graph=False, compiled=True),
     "graphs_s4": Shape(1024, 6, 4, graph=True, streams=4),
@@ -142,7 +147,7 @@ class TorchLoad:
     @property
     def stages_a_step(self) -> int:
         """Ranges in a step, beside its own."""
-        layers = self.shape.layers * self.shape.streams
+        layers = self.shape.layers * self.shape.streams * self.shape.times
         return 0 if self.graph is not None else layers * (1 if self.compiled else 5)
 
     def _layer(self, x: Any, number: int, cache: Any) -> Any:
@@ -159,7 +164,7 @@ class TorchLoad:
             stream.wait_stream(current)
             with torch.cuda.stream(stream):
                 x = self.states[i]
-                for number in range(self.shape.layers):
+                for number in list(range(self.shape.layers)) * self.shape.times:
                     x = self._layer(x, number, self.caches[i][number])
                 self.states[i].copy_(x)
             current.wait_stream(stream)

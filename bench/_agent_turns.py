@@ -48,6 +48,13 @@ class Worker:
     name: str
     process: subprocess.Popen[str]
     turns: dict[str, list[Turn]] = field(default_factory=dict)
+    #: Longer turns: each with the one without an agent before it and the one after it.
+    between: dict[str, list[tuple[Turn, Turn, Turn]]] = field(default_factory=dict)
+
+    def all_turns(self, workload: str) -> list[Turn]:
+        """Short and long ones, in the order of time."""
+        long = [turn for _, turn, _ in self.between.get(workload, [])]
+        return sorted([*self.turns.get(workload, []), *long], key=lambda turn: turn.began_ns)
 
     def ask(self, **request: Any) -> None:
         """Send a request."""
@@ -139,8 +146,7 @@ def take_turns(
     off; a process that fails is left out from then on.
     """
     workers = list(workers)
-    probe = all_at_once(workers[:1], run=workload, steps=WARM_UP_STEPS)[0]
-    steps = max(10, int(seconds * 1e9 / float(np.median(probe["ns"]))))
+    steps = _steps_in(workers[0], workload, seconds)
     for number in range(rounds):
         if number >= 2 and time.monotonic() > ends:
             break
@@ -157,9 +163,38 @@ def take_turns(
                 workers.remove(worker)
                 continue
             worker.turns.setdefault(workload, []).append(turn)
-            print(f"{time.strftime('%T')} {workload} {number} {worker.name}: "
-                  f"{turn.ns.mean() / 1e3:.1f} us, median {np.median(turn.ns) / 1e3:.1f}, "
-                  f"{len(turn.ns)} steps", file=sys.stderr, flush=True)  # fmt: skip
+            _say(worker, workload, number, turn)
+
+
+def take_long_turns(
+    base: Worker, worker: Worker, workload: str, turns: int, seconds: float, ends: float
+) -> None:
+    """Turns of about `seconds`, so long that windows open by schedule in them.
+
+    Between them `base` has turns of a third of that. Each is compared with the two beside it, so
+    that what drifts hits both alike.
+    """
+    steps = _steps_in(base, workload, seconds)
+    before = _turn(base, workload, max(10, steps // 3), False)
+    for number in range(turns):
+        if number >= 1 and time.monotonic() > ends:
+            break
+        turn = _turn(worker, workload, steps, False)
+        after = _turn(base, workload, max(10, steps // 3), False)
+        worker.between.setdefault(workload, []).append((before, turn, after))
+        _say(worker, workload, number, turn)
+        before = after
+
+
+def _steps_in(worker: Worker, workload: str, seconds: float) -> int:
+    probe = all_at_once([worker], run=workload, steps=WARM_UP_STEPS)[0]
+    return max(10, int(seconds * 1e9 / float(np.median(probe["ns"]))))
+
+
+def _say(worker: Worker, workload: str, number: int, turn: Turn) -> None:
+    print(f"{time.strftime('%T')} {workload} {number} {worker.name}: "
+          f"{turn.ns.mean() / 1e3:.1f} us, median {np.median(turn.ns) / 1e3:.1f}, "
+          f"{len(turn.ns)} steps", file=sys.stderr, flush=True)  # fmt: skip
 
 
 def _turn(worker: Worker, workload: str, steps: int, profile: bool) -> Turn:

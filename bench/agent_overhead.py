@@ -26,7 +26,8 @@ from typing import Any
 
 import numpy as np
 
-from bench._agent_costs import report_costs, report_ranges
+from bench._agent_costs import report_costs, report_long, report_ranges
+from bench._agent_loads import SHAPES
 from bench._agent_plain import machine_cupti, plain
 from bench._agent_rings import RingDrain, account, kernels_a_step, name_shares
 from bench._agent_turns import (
@@ -35,6 +36,7 @@ from bench._agent_turns import (
     WARM_UP_STEPS,
     Worker,
     start,
+    take_long_turns,
     take_turns,
 )
 from bench._report import emit
@@ -52,9 +54,13 @@ LEVELS: dict[str, dict[str, str] | None] = {
     "continuous": {"LEVEL": "continuous"},
     "kineto": None,
 }
-#: The first two hold the goals: they get the most rounds, and the others leave out some levels.
-WORKLOADS = ("graphs", "graphs_600us", "eager", "compiled", "cupy", "graphs_s4", "graphs_s8")
-LEFT_OUT = {"windows_attached", "nothing_again"}
+#: The first three get the most rounds, and the others leave out some levels.
+WORKLOADS = (
+    "graphs", "graphs_600us", "eager", "compiled", "cupy", "graphs_s4", "graphs_s8", "graphs_dense",
+    "graphs_thin",
+)  # fmt: skip
+MOST_ROUNDS = 3
+LEFT_OUT = {"windows_attached", "nothing_again", "detached", "helper"}
 PARTS = ("clock", "plain", "stress", "attribution", "overhead")
 
 
@@ -89,7 +95,7 @@ def report_records(workers: list[Worker], drain: RingDrain) -> None:
     emit("agent.unaccounted_records", missing, "records", 0, whole_steps=steps)
     named = {worker.name: worker for worker in workers}
     if {"windows", "continuous"} <= named.keys():
-        for workload in named["windows"].turns:
+        for workload in named["continuous"].turns:
             report_shares(named["windows"], named["continuous"], workload, drain)
 
 
@@ -98,8 +104,8 @@ def report_shares(windows: Worker, continuous: Worker, workload: str, drain: Rin
     told, truth = (
         name_shares(
             drain.drained[worker.process.pid],
-            [turn.began_ns for turn in worker.turns[workload]],
-            [turn.ended_ns for turn in worker.turns[workload]],
+            [turn.began_ns for turn in worker.all_turns(workload)],
+            [turn.ended_ns for turn in worker.all_turns(workload)],
         )
         for worker in (windows, continuous)
     )
@@ -173,38 +179,45 @@ def levels_of(args: argparse.Namespace) -> dict[str, dict[str, str] | None]:
     return levels
 
 
-def build(workers: list[Worker], workload: str) -> bool:
-    """Build and warm up a load in all processes; False where the first cannot.
+def build(workers: list[Worker], workloads: list[str]) -> list[str]:
+    """Build and warm up all loads in all processes; those that the first of them could build.
 
-    A process that cannot is left out from then on.
+    The first compiles what is to be compiled while the others build the rest, and the other way
+    round. A process that cannot build what the first can is left out from then on.
     """
-    for group, steps in ((workers[:1], 3), (workers[:], WARM_UP_STEPS)):  # the first compiles
-        for worker in group:
-            worker.ask(run=workload, steps=steps)
-        for worker in group:
+    compiled = [name for name in workloads if name in SHAPES and SHAPES[name].compiled]
+    others = [name for name in workloads if name not in compiled]
+    first, *rest = workers
+    failed: dict[str, set[str]] = {}
+    for mine, theirs in ((compiled, others), (others, compiled)):
+        asked = [(first, name) for name in mine]
+        asked += [(worker, name) for worker in rest for name in theirs]
+        for worker, name in asked:
+            worker.ask(run=name, steps=WARM_UP_STEPS)
+        for worker, name in asked:
             try:
                 worker.answer()
             except RuntimeError as error:
-                emit(f"agent.load_failed.{worker.name}.{workload}", 1, "failures", 0,
+                emit(f"agent.load_failed.{worker.name}.{name}", 1, "failures", 0,
                      error=str(error))  # fmt: skip
-                if worker is workers[0]:
-                    return False
-                workers.remove(worker)
-    print(f"{time.strftime('%T')} {workload} is built", file=sys.stderr, flush=True)
-    return True
+                failed.setdefault(name, set()).add(worker.name)
+        print(f"{time.strftime('%T')} built {mine} and {theirs}", file=sys.stderr, flush=True)
+    built = [name for name in workloads if first.name not in failed.get(name, ())]
+    cannot = set().union(*(failed.get(name, set()) for name in built))
+    workers[:] = [worker for worker in workers if worker.name not in cannot]
+    return built
 
 
 def overhead(args: argparse.Namespace) -> None:
     """The interleaved comparison."""
     ends = time.monotonic() + args.until
-    variants = [variant.partition("=")[0] for variant in args.variant]
     with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
         drain = RingDrain(Path(folder))
         workers = [
             start(name, agent, Path(folder), args.stand_in, *(["--helper"] * (name == "helper")))
             for name, agent in levels_of(args).items()
         ]
-        built = [workload for workload in args.workloads if build(workers, workload)]
+        built = build(workers, args.workloads)
         for worker in workers:
             worker.settle()
         while args.after is not None and not args.after.exists():
@@ -213,24 +226,57 @@ def overhead(args: argparse.Namespace) -> None:
             if time.monotonic() > ends:
                 emit(f"agent.load_left_out.{workload}", 1, "loads", note="out of time")
                 continue
-            rounds = args.rounds if place < 2 else max(2, args.rounds // 4)
-            mine = [w for w in workers if place < 2 or w.name not in LEFT_OUT | set(variants)]
-            take_turns(mine, workload, rounds, args.seconds, ends)
-            report_costs(mine, workload)
-            workers[0].ask(run=workload, steps=1)
-            stages = workers[0].answer()["stages"]
-            report_ranges({worker.name: worker for worker in workers}, workload, stages)
+            measure(args, workload, workers, place < MOST_ROUNDS, drain, ends)
         report_records(workers, drain)
+
+
+def measure(
+    args: argparse.Namespace,
+    workload: str,
+    workers: list[Worker],
+    much: bool,
+    drain: RingDrain,
+    ends: float,
+) -> None:
+    """One workload: short turns of all, then long ones of the level with windows."""
+    variants = {variant.partition("=")[0] for variant in args.variant}
+    long = {"windows"} if args.long_turns else set()
+    left_out = long if much else long | LEFT_OUT | variants
+    rounds = args.rounds if much else max(2, args.rounds // 5)
+    mine = [worker for worker in workers if worker.name not in left_out]
+    take_turns(mine, workload, rounds, args.seconds, ends)
+    report_costs(mine, workload)
+    workers[0].ask(run=workload, steps=1)
+    stages = workers[0].answer()["stages"]
+    named = {worker.name: worker for worker in workers}
+    report_ranges(named, workload, stages)
+    if not args.long_turns or "windows" not in named:
+        return
+    seconds = args.long_seconds if much else args.long_seconds / 2
+    before = windows_of(named["windows"], drain)
+    turns = args.long_turns if much else max(1, args.long_turns // 2)
+    take_long_turns(workers[0], named["windows"], workload, turns, seconds, ends)
+    report_long(named["windows"], workload, windows_of(named["windows"], drain) - before)
+
+
+def windows_of(worker: Worker, drain: RingDrain) -> int:
+    """How many windows the process has had."""
+    time.sleep(0.15)  # a drain
+    mine = drain.drained.get(worker.process.pid)
+    return mine.state.get("windows", 0) if mine is not None else 0
 
 
 def main() -> int:
     """Run what was asked for."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="short rounds, fewer workloads")
-    parser.add_argument("--rounds", type=int, default=24, help="a quarter after two workloads")
+    parser.add_argument("--rounds", type=int, default=24, help="a fifth after three workloads")
     parser.add_argument("--until", type=float, default=3600, metavar="SECONDS",
                         help="no round of the comparison begins later")  # fmt: skip
     parser.add_argument("--seconds", type=float, default=0.3, help="of each process in a round")
+    parser.add_argument("--long-turns", type=int, default=4, metavar="N",
+                        help="long turns of `windows`; half after three workloads")  # fmt: skip
+    parser.add_argument("--long-seconds", type=float, default=6, help="of each of these")
     parser.add_argument("--levels", nargs="+", choices=LEVELS, help="all by default")
     parser.add_argument("--variant", action="append", default=[], metavar="NAME=LEVEL,KEY:VALUE...",
                         help="one more process, a level with other settings")  # fmt: skip
@@ -248,6 +294,7 @@ def main() -> int:
     args = parser.parse_args()
     if args.quick:
         args.rounds, args.seconds, args.windows = 3, 0.3, 20
+        args.long_turns, args.long_seconds = 1, 2
         args.workloads = ["graphs_600us", "eager"]
     if not args.stand_in and not Path("/dev/nvidiactl").exists():
         print("bench.agent_overhead needs an NVIDIA GPU; bench/results/agent_overhead.jsonl holds "

@@ -5,10 +5,10 @@
 
 One process decodes (bench/_soak_worker.py). `spanlite collect` reads its ring, samples the GPU's
 counters and NVML, and spools all it has, as no broker answers. `spanlite capture --level` goes
-round from `ranges` to `windows`, where it stays for most of the time, and `continuous`: so the shares of
-stages and kernels that the windows estimate by their weights can be compared with those that are
-known of all kernels, and steps with those a few seconds before. On the way steps are slow and a
-queue grows, and somebody asks for 50 steps. The spool is read while it grows.
+round from `ranges` to `windows`, where it stays for most of the time, and `continuous`: so the
+shares of stages and kernels that the windows estimate by their weights can be compared with those
+that are known of all kernels, and steps with those a few seconds before. On the way steps are slow
+and a queue grows, and somebody asks for 50 steps. The spool is read while it grows.
 """
 
 from __future__ import annotations
@@ -84,8 +84,8 @@ def soak(args: argparse.Namespace, folder: Path) -> int:
     """Run it, then say what was found. The number of goals that were missed."""
     (folder / "rings").mkdir()
     judge = Judge(folder / "spool", max(1, min(6, (os.cpu_count() or 1) // 2)))
-    daemon, page, said = start_daemon(folder, args.stand_in)
     server = start_server(folder, args.seconds, args.stand_in)
+    daemon, page, said = start_daemon(folder, args.stand_in)
     try:
         while not (folder / "ready").exists():
             if server.poll() is not None:
