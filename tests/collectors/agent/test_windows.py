@@ -260,6 +260,21 @@ def test_budget_spaces_windows(plain: Build, hosts: Hosts) -> None:
     assert rare <= 2 < often
 
 
+def test_what_was_asked_for_all_the_time_delays_no_window_after_it(
+    plain: Build, hosts: Hosts, until: Until
+) -> None:
+    """With so small a budget the next window after one by schedule would be ten minutes away."""
+    start_server(hosts, plain, level="ranges", window_seconds=0.01, budget_pct=0.0001)
+    reader = hosts.reader()
+    until(lambda: reader.state()["steps"] > 100)
+    reader.control(level=3)
+    until(lambda: reader.state()["steps_covered"] > 20)
+    reader.control(level=2)
+    until(lambda: (reader.drain(), len(reader.records.window) >= 2)[1])
+    reasons = reader.records.window["reason"].tolist()
+    assert reasons == [REASONS["continuous"], REASONS["schedule"]]
+
+
 def test_learning_covers_the_start_and_gives_way_to_windows(build: Build, hosts: Hosts) -> None:
     words = ["steps=200", "kernels=4", "step_us=300", "warm_up=25"]
     hosts.run(build, *words, learn_seconds=60, learn_steps=6, window_seconds=0.05, window_steps=3)
