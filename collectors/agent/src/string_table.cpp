@@ -15,7 +15,7 @@ uint32_t Strings::Intern(std::string_view text) {
   }
   auto found = ids_.find(text);
   if (found != ids_.end()) return found->second;
-  if (texts_.size() >= kMaxTexts) {
+  if (texts_.size() >= kMaxTexts || bytes_ >= kMaxBytes) {
     if (!Send(0, "")) return 0;
     Forget();
   }
@@ -23,6 +23,7 @@ uint32_t Strings::Intern(std::string_view text) {
   if (!Send(id, text)) return 0;  // the ring is full: try again with the next record
   ++next_;
   texts_.emplace_back(text);
+  bytes_ += text.size();
   ids_.emplace(texts_.back(), id);
   return id;
 }
@@ -30,6 +31,7 @@ uint32_t Strings::Intern(std::string_view text) {
 void Strings::Forget() {
   ids_.clear();
   texts_.clear();
+  bytes_ = 0;
 }
 
 bool Strings::Send(uint32_t id, std::string_view text) {

@@ -26,6 +26,8 @@ class Strings {
 
   // What the table may hold: names with a number in them ("request:81234") never end.
   static constexpr size_t kMaxTexts = 32768;
+  // The same in bytes: a step's text may name all requests that it serves.
+  static constexpr size_t kMaxBytes = 2 << 20;
 
   bool Send(uint32_t id, std::string_view text);
   void Forget();
@@ -35,6 +37,7 @@ class Strings {
   // The views point into `texts_`, so that a look-up allocates nothing.
   std::unordered_map<std::string_view, uint32_t> ids_;
   std::deque<std::string> texts_;
+  size_t bytes_ = 0;
   uint32_t epoch_ = 0;
   // Goes on growing across epochs, so that an old record never finds a wrong text.
   uint32_t next_ = 1;

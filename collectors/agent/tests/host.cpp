@@ -34,7 +34,7 @@ struct Settings {
   uint64_t fork_at = 0;      // before this step a child is forked that runs on by itself
   uint64_t take_over_at = 0; // at this step another CUPTI client takes the buffers
   uint64_t exit = 0;         // 1: _exit without any clean-up, 2: dlclose the agent, then go on
-  uint64_t unique = 0;       // 1: a range of a new name in each step
+  uint64_t unique = 0;       // a range of a new name, at least so long, in each step
   uint64_t blast = 0;        // launch this many kernels in one go before the steps
   uint64_t warm_up = 0;      // launches outside any range before the first step
   uint64_t side = 0;         // 1: a second thread launches now and then, without ranges
@@ -134,7 +134,8 @@ void Decode(uint64_t thread, uint64_t first, uint64_t last) {
   for (uint64_t step = first; step < last; ++step) {
     g_step = step;
     if (g_settings.take_over_at != 0 && step == g_settings.take_over_at) TakeOver();
-    const std::string name = "step:" + std::to_string(step);
+    std::string name = "step:" + std::to_string(step);
+    if (name.size() < g_settings.unique) name.resize(g_settings.unique, '.');
     if (g_settings.named) nvtxRangePushA(g_settings.unique ? name.c_str() : "step:decode");
     External(step, true);
     if (g_settings.start_end && step % 2 == 0) shared = nvtxRangeStartA("two steps");

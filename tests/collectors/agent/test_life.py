@@ -162,16 +162,19 @@ def test_a_daemon_that_comes_later_gets_all_names_anew(
     assert "QKV" in second.records.strings.values()
 
 
-def test_names_without_end_keep_memory_flat(plain: Build, hosts: Hosts) -> None:
+@pytest.mark.parametrize(("steps", "length", "forgets"), [(70000, 1, 2), (20000, 500, 4)])
+def test_names_without_end_keep_memory_flat(
+    plain: Build, hosts: Hosts, steps: int, length: int, forgets: int
+) -> None:
     """A name of its own for each step: the agent forgets, says so, and sends what it needs."""
-    words = ["steps=70000", "kernels=0", "unique=1", "sync=0", "step_us=0"]
+    words = [f"steps={steps}", "kernels=0", f"unique={length}", "sync=0", "step_us=0"]
     process = hosts.start(plain, *words, level="ranges", ring_bytes=64 << 20)
     hosts.end(process)
     reader = hosts.reader()
     reader.drain()
-    assert reader.records.forgets == 2
+    assert reader.records.forgets == forgets
     names = reader.records.names(reader.records.step)
-    assert names == [f"step:{i}" for i in range(70000)]
+    assert names == [f"step:{i}".ljust(length, ".") for i in range(steps)]
 
 
 def test_another_profiler_takes_the_buffers(build: Build, hosts: Hosts) -> None:
