@@ -43,4 +43,4 @@ def test_whole_steps_were_seen_and_none_was_lost(figures: dict[str, dict[str, An
     assert figures["agent.unaccounted_records"]["whole_steps"] > 0
     lost = figures["agent.soak_steps_lost"]["value"]
     assert lost <= figures["agent.soak_dropped"]["value"]
-    assert figures["agent.soak_seconds"]["levels"][0] == "ranges"
+    assert figures["agent.soak_seconds"]["levels"]["ranges"] >= 1
