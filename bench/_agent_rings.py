@@ -53,11 +53,14 @@ class Drained:
 
 
 class RingDrain(threading.Thread):
-    """Empties every ring of a folder until told to stop. `drained` is by process id."""
+    """Empties every ring of a folder until told to stop. `drained` is by process id.
 
-    def __init__(self, folder: Path) -> None:
+    Without `keep` records are only counted.
+    """
+
+    def __init__(self, folder: Path, keep: bool = True) -> None:
         super().__init__(daemon=True)
-        self.folder = folder
+        self.folder, self._keep = folder, keep
         self.drained: dict[int, Drained] = {}
         self._rings: dict[Path, Ring] = {}
         self._stop_asked = threading.Event()
@@ -94,7 +97,7 @@ class RingDrain(threading.Thread):
             for kind, rows in found.items():
                 mine.seen[kind.name.lower()] = mine.seen.get(kind.name.lower(), 0) + len(rows)
             for kind in KEPT:
-                if kind in found:
+                if kind in found and (self._keep or kind is RecordType.WINDOW):
                     rows = found[kind]
                     mine.ring_bytes += rows.nbytes
                     columns = COLUMNS.get(kind)

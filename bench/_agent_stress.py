@@ -1,123 +1,293 @@
-"""Windows opened and closed as fast as they go, in each way, beside the same model without any."""
+"""Windows opened and closed as fast as they go, in each way, under many kinds of load.
+
+Processes run side by side, each with an agent and a ring of its own: models whose states are
+compared with those of a process without an agent (bench/_agent_stress_worker.py), and plain CUDA
+programs that compare every bit themselves (bench/h200/agent_stress.cpp). A process that ends badly
+leaves a trace of all its threads (bench/h200/crash_trace.cpp), and another takes its place.
+"""
 
 from __future__ import annotations
 
+import json
+import os
+import signal
+import subprocess
+import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from bench._agent_rings import RingDrain, account
-from bench._agent_turns import Worker, all_at_once, start
+from bench._agent_plain import machine_cupti
+from bench._agent_rings import Drained, RingDrain, account
+from bench._agent_turns import LIBRARY, ROOT, STAND_IN
 from bench._report import emit
 
-STEPS_AT_ONCE = 200
-#: A process that has not answered so long after its time is hanging.
-_PATIENCE_S = 30.0
+#: A process that has not ended so long after its time is hanging.
+PATIENCE_S = 12.0
+TRACE = ROOT / "bench" / "h200" / "crash_trace.cpp"
+ENDLESS_S = 1e9
+#: Windows as close as they go: one step each, and no budget.
+SETTINGS = {"WINDOW_SECONDS": "0", "WINDOW_STEPS": "1", "BUDGET_PCT": "100000", "HOLD_MS": "200"}
 
 
-@dataclass
+@dataclass(frozen=True)
 class Way:
-    """How windows are closed, and what runs meanwhile: loads joined by + have a thread each."""
+    """How windows are closed, and what runs meanwhile."""
 
+    name: str
     detach: str
+    #: Loads joined by + have a thread each; of a plain program the number of threads.
     run: str
     flags: tuple[str, ...] = ()
-    windows: int = 0
-    failures: list[str] = field(default_factory=list)
+    settings: tuple[tuple[str, str], ...] = ()
+    plain: bool = False
+    #: How long a process lives.
+    life_s: float = ENDLESS_S
 
 
-#: One thread and a detach after each window; three threads and none; two threads that are held
-#: while CUPTI is detached.
-WAYS = (
-    Way("proven", "graphs_s4"),
-    Way("never", "graphs_s4+eager+graphs_s8"),
-    Way("held", "graphs_600us+eager", ("--helper",)),
+#: Models: CUPTI stays while three threads launch; it is detached after each window, with the others
+#: held, or in a process with one thread.
+MODELS = (
+    Way("never", "never", "stress_s4+stress_eager+stress_s8"),
+    Way("held", "held", "stress_s4+stress_eager+stress_s8", ("--helper",)),
+    Way("proven", "proven", "stress_s4"),
+)
+#: Plain programs, for the many windows that a rare fault needs.
+PLAIN = (
+    Way("never", "never", "3", plain=True),
+    Way("never_short", "never", "3", plain=True, life_s=3),
+    Way("never_late", "never", "3", settings=(("LEARN_SECONDS", "0"),), plain=True, life_s=5),
+    Way("never_churn", "never", "3", ("churn",), plain=True),
+    Way("never_crowd", "never", "12", plain=True),
+    Way("held", "held", "3", plain=True),
+    Way("proven", "proven", "1", plain=True),
 )
 
 
+@dataclass
+class Tally:
+    """What all processes of a way did."""
+
+    way: Way
+    windows: int = 0
+    detaches: int = 0
+    processes: int = 0
+    rounds: int = 0
+    steps: int = 0
+    records: int = 0
+    whole_steps: int = 0
+    lacking: int = 0
+    missing: int = 0
+    drops: dict[str, int] = field(default_factory=dict)
+    examples: list[tuple[int, int, int]] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)
+    #: Sums of the rounds of each process; the first is that without an agent.
+    sums: set[str] = field(default_factory=set)
+    said: set[str] = field(default_factory=set)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def take(self, mine: Drained, judged: bool) -> None:
+        """A process has ended, and this is what its ring held."""
+        found = account(mine) if judged else None
+        with self.lock:
+            self.windows += mine.state.get("windows", 0)
+            self.detaches += mine.state.get("detaches", 0)
+            self.records += mine.state.get("records", 0)
+            for reason, count in mine.drops.items():
+                self.drops[reason] = self.drops.get(reason, 0) + count
+            if found is not None:
+                self.whole_steps += found.steps
+                self.lacking += found.lacking
+                self.missing += found.missing
+                self.examples += found.examples
+
+    def fail(self, text: str) -> None:
+        """One more failure, said at once."""
+        with self.lock:
+            self.failures.append(text[:300])
+        emit(f"agent.stress_failure.{_label(self.way)}", 1, "failures", 0, error=text[:4000])
+
+
 def stress(stand_in: bool, windows: int, limit_s: float) -> None:
-    """All ways at the same time, until each has so many windows."""
+    """The models' ways, a process each."""
+    run_ways(dict.fromkeys(MODELS, 1), limit_s, windows, stand_in=stand_in)
+
+
+def run_ways(
+    counts: dict[Way, int], limit_s: float, windows: int, program: Path | None = None,
+    stand_in: bool = False,
+) -> int:  # fmt: skip
+    """So many processes of each way side by side for so long; how many failures there were.
+
+    `windows`: the goal of each way. `program`: what build_agent_plain.sh made of agent_stress.cpp.
+    """
     ends = time.monotonic() + limit_s
-    ways = [Way(way.detach, way.run, way.flags) for way in WAYS]
+    tallies = [Tally(way) for way in counts]
+    with tempfile.TemporaryDirectory() as work, _trace_library(Path(work)) as trace:
+        slots = [
+            threading.Thread(target=_slot, args=(tally, ends, program, stand_in, trace, Path(work)))
+            for tally in tallies
+            for _ in range(counts[tally.way])
+        ]
+        slots += [
+            threading.Thread(target=_reference, args=(tally, stand_in))
+            for tally in tallies
+            if not tally.way.plain
+        ]
+        for slot in slots:
+            slot.start()
+        for slot in slots:
+            slot.join()
+    for tally in tallies:
+        _report(tally, windows)
+    return sum(len(tally.failures) for tally in tallies)
 
-    def enough(way: Way) -> bool:
-        return way.windows >= windows or time.monotonic() > ends
 
-    def run(way: Way) -> None:
+def _label(way: Way) -> str:
+    return f"{'plain_' if way.plain else ''}{way.name}"
+
+
+@contextmanager
+def _trace_library(work: Path) -> Iterator[Path | None]:
+    """What says where a process crashed; None where it cannot be built."""
+    built = work / "crash_trace.so"
+    command = ["g++", "-O1", "-shared", "-fPIC", "-o", str(built), str(TRACE)]
+    try:
+        subprocess.run(command, check=True, capture_output=True)
+    except (OSError, subprocess.CalledProcessError) as error:
+        print(f"no traces of crashes: {error}", file=sys.stderr)
+        yield None
+        return
+    yield built
+
+
+def _slot(
+    tally: Tally, ends: float, program: Path | None, stand_in: bool, trace: Path | None, work: Path
+) -> None:
+    """One process after the other, until the time is over."""
+    while (left := ends - time.monotonic()) > 1 and len(tally.failures) < 8:
         try:
-            _run(way, stand_in, lambda: enough(way), limit_s)
-        except Exception as error:  # a process that died is what this looks for
-            way.failures.append(f"{type(error).__name__}: {error}"[:300])
-        emit(f"agent.stress_failures.{way.detach}", len(way.failures), "failures", 0,
-             run=way.run, windows=way.windows, failures=way.failures)  # fmt: skip
-
-    threads = [threading.Thread(target=run, args=(way,)) for way in ways]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    emit("agent.stress_windows", sum(way.windows for way in ways), "windows", windows * len(ways),
-         failures=sum(len(way.failures) for way in ways))  # fmt: skip
+            _live(tally, min(left, tally.way.life_s), program, stand_in, trace, work)
+        except Exception as error:  # the other processes are worth having
+            tally.fail(f"{type(error).__name__}: {error}")
+            time.sleep(1)
 
 
-def _run(way: Way, stand_in: bool, enough: Callable[[], bool], limit_s: float) -> None:
-    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
-        drain = RingDrain(Path(folder))
-        settings = {"DETACH": way.detach, "WINDOW_SECONDS": "0", "WINDOW_STEPS": "1",
-                    "BUDGET_PCT": "100000", "HOLD_MS": "200"}  # fmt: skip
-        watched = start(way.detach, settings, Path(folder), stand_in, *way.flags)
-        plain = start("plain", None, Path(folder), stand_in, *way.flags)
-        hanging = threading.Timer(limit_s + _PATIENCE_S, _kill, [watched, plain])
+def _environment(way: Way, rings: str, stand_in: bool, trace: Path | None) -> dict[str, str]:
+    own = SETTINGS | dict(way.settings) | {"DETACH": way.detach, "DIR": rings}
+    if (cupti := machine_cupti()) is not None and way.plain:
+        own["CUPTI"] = str(cupti)
+    environment = os.environ | {
+        "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
+        "CUDA_INJECTION64_PATH": str(LIBRARY),
+        "NVTX_INJECTION64_PATH": str(LIBRARY),
+    }
+    environment |= {f"SPANLITE_AGENT_{key}": value for key, value in own.items()}
+    environment |= {"LD_PRELOAD": str(trace)} if trace is not None else {}
+    environment |= {"LD_LIBRARY_PATH": str(STAND_IN)} if stand_in else {}
+    return environment
+
+
+def _command(way: Way, seconds: float, program: Path | None, stand_in: bool) -> list[str]:
+    if way.plain:
+        return [str(program), f"{seconds:.1f}", way.run, *way.flags]
+    words = [way.run, f"{seconds:.1f}", *way.flags, *(["--stand-in"] if stand_in else [])]
+    return [sys.executable, "-m", "bench._agent_stress_worker", *words]
+
+
+def _reference(tally: Tally, stand_in: bool) -> None:
+    """One round without an agent."""
+    environment = os.environ | {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
+    environment |= {"LD_LIBRARY_PATH": str(STAND_IN)} if stand_in else {}
+    done = subprocess.run(
+        _command(tally.way, 0, None, stand_in), env=environment, cwd=ROOT,
+        capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    lines = done.stdout.splitlines()
+    if not lines:
+        tally.fail(f"no reference: {done.stderr[-2000:]}")
+        return
+    with tally.lock:
+        tally.sums.add(json.dumps(json.loads(lines[0])["sums"]))
+
+
+def _live(
+    tally: Tally, seconds: float, program: Path | None, stand_in: bool, trace: Path | None,
+    work: Path,
+) -> None:  # fmt: skip
+    """One process from its start to its end."""
+    way = tally.way
+    with (
+        tempfile.TemporaryDirectory(dir="/dev/shm") as rings,
+        tempfile.TemporaryFile("w+", dir=work) as errors,
+    ):
+        drain = RingDrain(Path(rings), keep=not way.plain)
+        process = subprocess.Popen(
+            _command(way, seconds, program, stand_in), text=True, cwd=ROOT, stderr=errors,
+            stdout=subprocess.PIPE, env=_environment(way, rings, stand_in, trace),
+        )  # fmt: skip
+        hanging = threading.Timer(seconds + PATIENCE_S, _abort, [process])
         hanging.start()
         try:
-            _rounds(way, watched, plain, drain, enough)
+            _read(tally, process)
         finally:
             hanging.cancel()
-            for worker in (watched, plain):
-                if worker.process.poll() is None:
-                    worker.process.kill()
             drain.stop()
-        _report(way, watched, drain)
+        errors.seek(0)
+        said = errors.read()
+        mine = drain.drained.get(process.pid)
+    with tally.lock:
+        tally.processes += 1
+        tally.said |= {x for x in said.splitlines() if x.startswith("spanlite agent")}
+    if mine is not None:
+        tally.take(mine, not way.plain)
+    if process.returncode != 0:
+        state = mine.state if mine is not None else {}
+        tally.fail(f"ended with {process.returncode}, {state}: {said[-3500:]}")
+    elif mine is None:
+        tally.fail(f"no ring: {said[-1000:]}")
 
 
-def _rounds(
-    way: Way, watched: Worker, plain: Worker, drain: RingDrain, enough: Callable[[], bool]
-) -> None:
-    """Both run the same steps; every bit of their states is compared each time."""
-    while True:
-        sums = [a["sum"] for a in all_at_once([watched, plain], run=way.run, steps=STEPS_AT_ONCE)]
-        if sums[0] != sums[1]:
-            way.failures.append(f"after {way.windows} windows the bits differ")
-            break
-        time.sleep(0.15)  # a drain
-        if mine := drain.drained.get(watched.process.pid):
-            way.windows = mine.state.get("windows", 0)
-        if enough():
-            break
-    for worker in (watched, plain):
-        worker.end()
-        if worker.process.returncode != 0:
-            way.failures.append(f"{worker.name} ended with {worker.process.returncode}")
+def _read(tally: Tally, process: subprocess.Popen[str]) -> None:
+    """What it says of each round, until its end."""
+    assert process.stdout is not None
+    for line in process.stdout:
+        said = json.loads(line)
+        with tally.lock:
+            tally.steps += said["steps"]
+            if "sums" in said:
+                tally.sums.add(json.dumps(said["sums"]))
+                tally.rounds += 1
+            else:
+                tally.rounds += said["rounds"]
+    process.wait()
 
 
-def _report(way: Way, watched: Worker, drain: RingDrain) -> None:
-    mine = drain.drained.get(watched.process.pid)
-    if mine is None:
-        way.failures.append("no ring")
-        return
-    found = account(mine)
-    emit(f"agent.stress_windows.{way.detach}", way.windows, "windows", run=way.run,
-         detaches=mine.state["detaches"], bits="compared every "
-         f"{STEPS_AT_ONCE} steps")  # fmt: skip
-    emit(f"agent.stress_unaccounted.{way.detach}", found.missing, "records", 0,
-         whole_steps=found.steps, lacking=found.lacking, drops=mine.drops, examples=found.examples,
-         counts=found.counts if len(found.counts) < 9 else len(found.counts))  # fmt: skip
+def _abort(process: subprocess.Popen[str]) -> None:
+    """Ask where it hangs, then end it."""
+    if process.poll() is None:
+        process.send_signal(signal.SIGABRT)
+        time.sleep(2)
+    if process.poll() is None:
+        process.kill()
 
 
-def _kill(*workers: Worker) -> None:
-    for worker in workers:
-        if worker.process.poll() is None:
-            worker.process.kill()
+def _report(tally: Tally, windows: int) -> None:
+    way, word = tally.way, _label(tally.way)
+    if not way.plain and len(tally.sums) != 1:
+        tally.fail(f"the bits differ: {sorted(tally.sums)[:4]}")
+    emit(f"agent.stress_windows.{word}", tally.windows, "windows", windows, run=way.run,
+         detach=way.detach, detaches=tally.detaches, processes=tally.processes,
+         rounds=tally.rounds, steps=tally.steps, records=tally.records, drops=tally.drops,
+         bits="all states of each round" if not way.plain else "the results of each round",
+         said=sorted(tally.said)[:4])  # fmt: skip
+    if not way.plain:
+        emit(f"agent.stress_unaccounted.{word}", tally.missing, "records", 0,
+             whole_steps=tally.whole_steps, lacking=tally.lacking,
+             examples=tally.examples[:8])  # fmt: skip
+    emit(f"agent.stress_failures.{word}", len(tally.failures), "failures", 0,
+         windows=tally.windows, failures=[text[:120] for text in tally.failures])  # fmt: skip

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Builds agent_plain.cpp with the static runtime of one CUDA version, from NVIDIA's PyPI wheels, so
-# that the binary needs a driver alone. Neither nvcc nor a GPU is needed.
-#   bench/h200/build_agent_plain.sh 12 FOLDER     FOLDER/agent_plain_12, and CUPTI 12 beside it
-#   bench/h200/build_agent_plain.sh 13 FOLDER     FOLDER/agent_plain_13, and CUPTI 13
+# Builds agent_plain.cpp and agent_stress.cpp with the static runtime of one CUDA version, from NVIDIA's PyPI wheels, so
+# that the binaries need a driver alone. Neither nvcc nor a GPU is needed.
+#   bench/h200/build_agent_plain.sh 12 FOLDER     FOLDER/agent_plain_12, agent_stress_12, and CUPTI 12
+#   bench/h200/build_agent_plain.sh 13 FOLDER     the same for 13
 # Then: python -m bench.agent_overhead --parts plain --plain FOLDER
 set -euo pipefail
 version=${1:?12 or 13} folder=${2:?a folder}
-source=$(cd "$(dirname "$0")" && pwd)/agent_plain.cpp
+sources=$(cd "$(dirname "$0")" && pwd)
 mkdir -p "$folder"
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -21,7 +21,9 @@ for part in $parts; do "$work/bin/pip" -q install --no-deps "nvidia-$part"; done
 root=$(echo "$work"/lib/python3*/site-packages/nvidia)
 includes=()
 while read -r folder_of; do includes+=("-I$folder_of"); done < <(find "$root" -type d -name include)
-"${CXX:-g++}" -O2 -std=c++17 -Wall "${includes[@]}" -o "$folder/agent_plain_$version" "$source" \
-  "$(find "$root" -name libcudart_static.a)" -ldl -lrt -lpthread
+for name in agent_plain agent_stress; do
+  "${CXX:-g++}" -O2 -std=c++17 -Wall "${includes[@]}" -o "$folder/${name}_$version" "$sources/$name.cpp" \
+    "$(find "$root" -name libcudart_static.a)" -ldl -lrt -lpthread
+done
 cp "$(find "$root" -name "libcupti.so.$version" | head -1)" "$folder/"
 ls -la "$folder"
