@@ -136,12 +136,16 @@ def _process(plan: Plan, host: Any) -> Process:
 
 
 @settings(max_examples=30)
-@given(scripts, st.sampled_from(["open", "closed"]))
-def test_one_stream_needs_no_events(make_rows: Rows, script: Script, host: Any) -> None:
+@given(scripts, st.sampled_from(["open", "closed"]), st.integers(0, 5))
+def test_one_stream_needs_no_events(make_rows: Rows, script: Script, host: Any, lost: int) -> None:
     script = [(1, 7, cost, length, what) for _, _, cost, length, what in script]
     if all(what == "sync" for *_, what in script):
         return
-    one = _process(plan_of(make_rows(timeline(script))), host)
+    rows = timeline(script)
+    # Launched before the recording began.
+    for row in [row for row in rows if "parent_span_id" in row][:lost]:
+        del row["parent_span_id"], row["correlation_id"]
+    one = _process(plan_of(make_rows(rows)), host)
     quick, slow = run_serial(one), events.run(one.flat())
     for name in ("start", "end", "returned"):
         assert np.allclose(getattr(quick, name), getattr(slow, name), atol=1e-3), name
@@ -345,8 +349,7 @@ def test_other_peoples_serial_traces_too(
         pytest.skip(f"{path.name} is not in ../shared/data/kineto")
     plan = plan_of(import_rows(path))
     assert makespan_error(plan, "open") < 0.5
-    # h100_qwen1.5_0.5b: 1.11. It was 0.57 where memory still held an earlier run's ends.
-    assert makespan_error(plan, "closed") < 2.0
+    assert makespan_error(plan, "closed") < 0.5
 
 
 # ---- the target ----------------------------------------------------------------------

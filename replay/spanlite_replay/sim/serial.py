@@ -53,9 +53,8 @@ def run_serial(one: Process) -> Ran:
     returned = np.zeros(len(waiting))
     span, call = one.edges(sync=True)
     wait_segment = p.threads.segment[waiting]
-    # A span whose launch is unknown goes with the one before it.
-    owner = np.maximum.accumulate(np.where(segment >= 0, segment, -1))
-    owner[owner < 0] = segment[segment >= 0][0]
+    # A span whose launch is unknown goes with the one before it, the first ones before all others.
+    owner = np.maximum.accumulate(np.where(segment >= 0, segment, one.segments.start))
     spent = np.cumsum(solo) - solo + np.cumsum(gap)
     # A wait may be told of a span that is placed only later: that one holds nothing up.
     start, end, lag = np.empty(count), np.full(count, -np.inf), -np.inf
