@@ -135,7 +135,7 @@ def growing_queue(program: Path) -> None:
         drain, said = RingDrain(Path(rings)), list[str]()
         process = subprocess.Popen([str(program), "60000"], env=environment,
                                    stdout=subprocess.PIPE, text=True)  # fmt: skip
-        asks = CaptureTrigger(drain, said.append, "queue")  # type: ignore[arg-type]
+        asks = CaptureTrigger(drain, said.append, "queue", WindowReason.QUEUE)
         watch = QueueWatch(asks)
         deadline = time.monotonic() + 10
         while not any(m.state.get("windows") for m in drain.drained.values()):
@@ -147,7 +147,7 @@ def growing_queue(program: Path) -> None:
         process.wait(60)
         drain.stop()
         mine = next(iter(drain.drained.values()))
-        emit("agent.trigger_steps.queue", _reasons(mine).get("demand", 0), "steps",
+        emit("agent.trigger_steps.queue", _reasons(mine).get("queue", 0), "steps",
              asked=said, windows=_reasons(mine))  # fmt: skip
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from numpy.lib.recfunctions import repack_fields
-from spanlite_collectors.agent.layout import STRING_HEAD, RecordType
+from spanlite_collectors.agent.layout import STRING_HEAD, RecordType, WindowReason
 from spanlite_collectors.agent.ring import Ring
 
 U64 = npt.NDArray[np.uint64]
@@ -76,11 +76,11 @@ class RingDrain(threading.Thread):
                 self._drain(ring)
             time.sleep(DRAIN_EVERY_S)
 
-    def capture(self, steps: int) -> int:
+    def capture(self, steps: int, reason: WindowReason = WindowReason.DEMAND) -> int:
         """Ask every process for a window of so many steps; how many were asked."""
         rings = list(self._rings.values())
         for ring in rings:
-            ring.capture(steps)
+            ring.capture(steps, reason)
         return len(rings)
 
     def stop(self) -> None:

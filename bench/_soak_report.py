@@ -326,7 +326,7 @@ class Report:
         firsts = [ns for ns, before in zip(slow, [0, *slow], strict=False) if ns - before > 10**9]
         opened = sorted(w.first_step_ns for w in self.found.windows.values() if w.reason == "slo")
         self.say("soak_slo_window_ms", *self._after(firsts, opened), 200)
-        asked = sorted(w.first_step_ns for w in self.found.windows.values() if w.reason == "demand")
+        asked = sorted(w.first_step_ns for w in self.found.windows.values() if w.reason == "queue")
         grown = [e["at_ns"] for e in self.run.events if e["what"] == "queue"]
         self.say("soak_queue_window_ms", *self._after(grown, asked), 5000)
         fifty = sum(w.reason == "demand" and w.steps == 50 for w in self.found.windows.values())

@@ -99,8 +99,9 @@ void Attachment::SeeWhetherTaken(Moment moment, uint32_t thread_id) {
   // Where no launch has been seen yet, another thread may be at one.
   const std::vector<uint32_t> known = activity_->LaunchThreads();
   const bool seen = std::find(known.begin(), known.end(), thread_id) != known.end();
-  if (moment == Moment::kStepBoundary && seen && OnlyLauncher(thread_id) && Synchronize())
-    activity_->Register();
+  if (moment != Moment::kStepBoundary || !seen || !OnlyLauncher(thread_id) || !Synchronize()) return;
+  std::lock_guard<std::mutex> lock(calls_);
+  activity_->Register();
 }
 
 Attachment::Enabled Attachment::Attach(Moment moment, uint32_t thread_id, bool wait,
@@ -151,6 +152,7 @@ void Attachment::BeforeFirstContext() {
 // Calls go on before the device's work and off after it: a kernel recorded while calls are not
 // carries the correlation id of some earlier call.
 bool Attachment::EnableKinds(bool only_launches, std::string* error) {
+  std::lock_guard<std::mutex> lock(calls_);
   enabled_.clear();
   for (CUpti_ActivityKind kind : {CUPTI_ACTIVITY_KIND_RUNTIME, CUPTI_ACTIVITY_KIND_DRIVER})
     if (cupti_.ActivityEnable(kind) == CUPTI_SUCCESS) enabled_.push_back(kind);
@@ -165,7 +167,7 @@ bool Attachment::EnableKinds(bool only_launches, std::string* error) {
   for (CUpti_ActivityKind kind : kDeviceKinds)
     if (cupti_.ActivityEnable(kind) == CUPTI_SUCCESS) enabled_.push_back(kind);
     else if (kind == CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL) {
-      Disable();
+      DisableKinds();
       *error = "kernel activity cannot be enabled (MPS, or another profiler holds the device)";
       return false;
     }
@@ -184,6 +186,11 @@ void Attachment::KeepLaunchesOnly() {
 }
 
 void Attachment::Disable() {
+  std::lock_guard<std::mutex> lock(calls_);
+  DisableKinds();
+}
+
+void Attachment::DisableKinds() {
   for (; !enabled_.empty(); enabled_.pop_back()) cupti_.ActivityDisable(enabled_.back());
 }
 

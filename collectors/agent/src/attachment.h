@@ -82,6 +82,7 @@ class Attachment {
   Enabled Attach(Moment moment, uint32_t thread_id, bool wait, std::string* error);
   void BeforeFirstContext();
   bool EnableKinds(bool only_launches, std::string* error);
+  void DisableKinds();
   void KeepLaunchesOnly();
   void SeeWhetherTaken(Moment moment, uint32_t thread_id);
   std::vector<uint32_t> OtherLaunchers(uint32_t thread_id);
@@ -102,7 +103,7 @@ class Attachment {
   CuptiApi cupti_;
   DriverApi driver_;
   std::unique_ptr<Activity> activity_;
-  std::mutex calls_;  // no flush may run while CUPTI detaches
+  std::mutex calls_;  // no flush may run while CUPTI attaches, detaches or switches its activities
   std::atomic<bool> attached_{false};
   bool attached_idle_ = false;
   std::unordered_set<uint32_t> loose_at_attach_;  // threads that were not held then

@@ -42,6 +42,7 @@ struct Control {
   std::atomic<uint32_t> strings_epoch;    // a change makes the agent send all strings anew
   std::atomic<uint32_t> detach;           // Detach
   std::atomic<uint32_t> api_calls;        // 1: record every runtime and driver call
+  std::atomic<uint32_t> capture_reason;   // WindowReason of that capture; what it cannot be: demand
 };
 
 // kWhenHeld: also where other threads launch, if they can be held meanwhile.
@@ -210,6 +211,9 @@ enum class WindowReason : uint32_t {
   kSlo = 2,
   kContinuous = 3,
   kLearn = 4,  // from the start of CUDA: warm-up and graph capture
+  // Asked for by the daemon of itself: a GPU holds its clocks down, a queue grows.
+  kThrottle = 5,
+  kQueue = 6,
 };
 
 // Written when the window has closed. `window` in the other records is the window whose

@@ -23,6 +23,18 @@ constexpr uint64_t kRotateNs = 10'000'000'000;
 // CUPTI's last buffers come late.
 constexpr uint64_t kFlushAfterNs = 1'000'000'000;
 
+// Why somebody asked for a window.
+WindowReason ReasonOf(uint32_t word) {
+  const auto reason = static_cast<WindowReason>(word);
+  const bool told = reason == WindowReason::kThrottle || reason == WindowReason::kQueue;
+  return told ? reason : WindowReason::kDemand;
+}
+
+// Whether a window opens without anybody's asking.
+bool ByItself(WindowReason reason) {
+  return reason == WindowReason::kSchedule || reason == WindowReason::kSlo;
+}
+
 }  // namespace
 
 Session::Session(const Config& config, Ring* ring, Strings* strings)
@@ -125,7 +137,7 @@ bool Session::WantsWindow(uint64_t now_ns, Plan* plan) {
   const uint32_t request = control.capture_request.load(std::memory_order_acquire);
   if (request != last_request_) {
     last_request_ = request;
-    *plan = {WindowReason::kDemand,
+    *plan = {ReasonOf(control.capture_reason.load(std::memory_order_relaxed)),
              std::max(1u, control.capture_steps.load(std::memory_order_relaxed)), 0};
     return true;
   }
@@ -138,10 +150,9 @@ bool Session::WantsWindow(uint64_t now_ns, Plan* plan) {
 // Switching activities on and off beside threads that launch has ended a process once in some 2,700
 // windows. So, unless asked for, no window opens by itself where it cannot be closed by a detach.
 bool Session::Allowed(const Plan& plan, uint32_t thread_id) {
-  const bool by_itself = plan.reason == WindowReason::kSchedule || plan.reason == WindowReason::kSlo;
   const auto detach = static_cast<Detach>(
       ring_->header()->control.detach.load(std::memory_order_relaxed));
-  if (!by_itself || detach != Detach::kWhenProven || !attachment_.OthersLaunch(thread_id)) return true;
+  if (!ByItself(plan.reason) || detach != Detach::kWhenProven || !attachment_.OthersLaunch(thread_id)) return true;
   if (!said_many_)
     std::fprintf(stderr, "spanlite agent: several threads launch, so windows open on demand only. "
                          "SPANLITE_AGENT_DETACH=held opens them while the others are held.\n");
@@ -239,7 +250,7 @@ void Session::Open(const Plan& plan, Moment moment, uint32_t thread_id) {
   std::string error;
   const bool all_calls = control.api_calls.load(std::memory_order_relaxed) != 0;
   // A window that somebody asked for is worth an attach that stays.
-  const bool wait = plan.reason != WindowReason::kDemand;
+  const bool wait = ByItself(plan.reason) || plan.reason == WindowReason::kContinuous;
   switch (attachment_.Enable(moment, thread_id, all_calls, wait, &error)) {
     case Attachment::Enabled::kNo: return SwitchOff(error);
     case Attachment::Enabled::kLater: return budget_.WindowClosed(SteadyNs(), CostSince(began_ns));

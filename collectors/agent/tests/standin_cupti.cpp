@@ -326,12 +326,14 @@ void LoadReplay() {
   std::fclose(file);
 }
 
-void Pack(std::vector<Pending> ready) {  // without the lock: it calls the client
+// Without the lock, as it calls the client: whoever had registered when the records were taken.
+void Pack(std::vector<Pending> ready, CUpti_BuffersCallbackRequestFunc request,
+          CUpti_BuffersCallbackCompleteFunc complete) {
   Cupti& c = C();
   for (size_t at = 0; at < ready.size();) {
     uint8_t* buffer = nullptr;
     size_t size = 0, most = 0, used = 0;
-    if (c.request != nullptr) c.request(&buffer, &size, &most);
+    if (request != nullptr) request(&buffer, &size, &most);
     if (buffer == nullptr || size == 0) {
       std::lock_guard<std::mutex> lock(c.mutex);
       c.dropped += ready.size() - at;
@@ -343,7 +345,7 @@ void Pack(std::vector<Pending> ready) {  // without the lock: it calls the clien
       std::memcpy(buffer + used, &ready[at].record, bytes);
       used += bytes;
     }
-    c.complete(nullptr, 0, buffer, size, used);
+    complete(nullptr, 0, buffer, size, used);
   }
 }
 
@@ -360,8 +362,10 @@ void Deliver() {
                                       [now](const Pending& p) { return p.end_ns > now; });
     ready.assign(rest, c.pending.end());
     c.pending.erase(rest, c.pending.end());
+    const auto request = c.request;
+    const auto complete = c.complete;
     lock.unlock();
-    Pack(std::move(ready));
+    Pack(std::move(ready), request, complete);
     if (!asked) std::this_thread::sleep_for(std::chrono::milliseconds(1));
     lock.lock();
     c.served = goal;

@@ -56,6 +56,8 @@ class WindowReason(IntEnum):
     SLO = 2
     CONTINUOUS = 3
     LEARN = 4
+    THROTTLE = 5
+    QUEUE = 6
 
 
 def _fields(words: str, kind: str) -> list[tuple[str, str]]:
@@ -134,7 +136,7 @@ CONTROL = np.dtype(
     [
         *_fields("level capture_request capture_steps budget_ppm", "u4"),
         ("step_slo_ns", "u8"),
-        *_fields("strings_epoch detach api_calls", "u4"),
+        *_fields("strings_epoch detach api_calls capture_reason", "u4"),
     ],
     align=True,
 )

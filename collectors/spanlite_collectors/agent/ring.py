@@ -24,6 +24,7 @@ from spanlite_collectors.agent.layout import (
     TYPES,
     Level,
     RecordType,
+    WindowReason,
 )
 
 LIBRARY_VARIABLE = "SPANLITE_RING_LIBRARY"
@@ -146,9 +147,10 @@ class Ring:
         """Make the agent send all texts again: this daemon has seen none of them."""
         self.control["strings_epoch"][0] += 1
 
-    def capture(self, steps: int) -> None:
-        """Ask for a window of so many whole steps, now."""
+    def capture(self, steps: int, reason: WindowReason = WindowReason.DEMAND) -> None:
+        """Ask for a window of so many whole steps, now. An agent of before `reason` says demand."""
         self.control["capture_steps"][0] = steps
+        self.control["capture_reason"][0] = reason
         self.control["capture_request"][0] += 1
 
     def drain(self) -> tuple[int, dict[RecordType, Records], bytes]:

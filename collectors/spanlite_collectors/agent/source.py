@@ -14,7 +14,7 @@ from spanlite.errors import InputError, SpanLiteError
 
 from spanlite_collectors.agent.clocks import ClockHistory
 from spanlite_collectors.agent.convert import Converter, Sample
-from spanlite_collectors.agent.layout import Level
+from spanlite_collectors.agent.layout import Level, WindowReason
 from spanlite_collectors.agent.measure import Measure
 from spanlite_collectors.agent.pm import PmHistory
 from spanlite_collectors.agent.process import Patience, ProcessSpans
@@ -235,11 +235,11 @@ class RingSource:
         with self._lock:
             return sum((p.account() for p in self._processes.values()), self._ended)
 
-    def capture(self, steps: int) -> int:
+    def capture(self, steps: int, reason: WindowReason = WindowReason.DEMAND) -> int:
         """Ask all processes for a window now; how many were asked."""
         with self._lock:
             for process in self._processes.values():
-                process.ring.capture(steps)
+                process.ring.capture(steps, reason)
             return len(self._processes)
 
     def _run(self) -> None:

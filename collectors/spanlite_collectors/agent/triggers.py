@@ -7,13 +7,13 @@ import threading
 import time
 import urllib.request
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from prometheus_client.parser import text_string_to_metric_families
 from spanlite.errors import UsageError
 
 from spanlite_collectors.agent.convert import Sample
-from spanlite_collectors.agent.source import RingSource
+from spanlite_collectors.agent.layout import WindowReason
 
 #: The gauge of `spanlite.instrument` that holds a queue's length.
 QUEUE_METRIC = "queue.length"
@@ -23,6 +23,13 @@ POLL_EVERY_S = 1.0
 _PAGE_BYTES = 16 << 20
 
 
+class Captures(Protocol):
+    """What asks processes for windows: RingSource."""
+
+    def capture(self, steps: int, reason: WindowReason) -> int:
+        """Ask all of them; how many there were."""
+
+
 class CaptureTrigger:
     """Asks all processes for a window, so that the slow minute is the one that is seen."""
 
@@ -30,8 +37,10 @@ class CaptureTrigger:
     QUIET_S = 60.0
     STEPS = 20
 
-    def __init__(self, rings: RingSource, say: Callable[[str], None], what: str) -> None:
-        self._rings, self._say, self._what = rings, say, what
+    def __init__(
+        self, rings: Captures, say: Callable[[str], None], what: str, reason: WindowReason
+    ) -> None:
+        self._rings, self._say, self._what, self._reason = rings, say, what, reason
         self._next = 0.0
 
     def __call__(self, text: str) -> None:
@@ -39,7 +48,7 @@ class CaptureTrigger:
         if time.monotonic() < self._next:
             return
         self._next = time.monotonic() + self.QUIET_S
-        asked = self._rings.capture(self.STEPS)
+        asked = self._rings.capture(self.STEPS, self._reason)
         self._say(f"{self._what} ({text}): asked {asked} processes for {self.STEPS} steps")
 
 

@@ -12,7 +12,7 @@ from spanlite.errors import ServiceError, UsageError
 
 from spanlite_collectors.agent import ring
 from spanlite_collectors.agent.convert import Sample
-from spanlite_collectors.agent.layout import Level
+from spanlite_collectors.agent.layout import Level, WindowReason
 from spanlite_collectors.agent.metrics import AgentMetrics, CustomMetrics
 from spanlite_collectors.agent.nvml import NvmlSampler, open_nvml
 from spanlite_collectors.agent.pm import PmSampler, open_devices
@@ -127,11 +127,13 @@ class GpuHost:
             queues.take(resource, sample)
 
         rings = RingSource(self.sink, options, say=say, sampled=sampled)
-        grown = CaptureTrigger(rings, say, "a queue grows")
+        grown = CaptureTrigger(rings, say, "a queue grows", WindowReason.QUEUE)
         if args.queue_page:
             self.sources.append(QueuePage(args.queue_page, queues, names, say))
         if sampler is not None:
-            sampler.on_throttle = CaptureTrigger(rings, say, "clocks are held down")
+            sampler.on_throttle = CaptureTrigger(
+                rings, say, "clocks are held down", WindowReason.THROTTLE
+            )
         registry.register(AgentMetrics(rings))
         registry.register(custom)
         self.sources.append(rings)

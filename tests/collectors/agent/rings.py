@@ -42,7 +42,7 @@ LAYOUTS = {
     13: ("external", _layout("external_id", "correlation kind")),
     12: ("step", _layout("start end number", "thread name window covered")),
 }
-REASONS = {"schedule": 0, "demand": 1, "slo": 2, "continuous": 3, "learn": 4}
+REASONS = {"schedule": 0, "demand": 1, "slo": 2, "continuous": 3, "learn": 4, "throttle": 5}
 DROPS = ("ring_full", "cupti_dropped", "budget", "unknown", "torn")
 LEVELS = {"off": 0, "ranges": 1, "windows": 2, "continuous": 3}
 
@@ -140,9 +140,9 @@ class RingReader:
         return kind.from_address(base + ctypes.sizeof(kind) * index)
 
     def control(self, **values: int) -> None:
-        """Set level, capture_request, capture_steps, budget_ppm, strings_epoch, detach."""
+        """Set words of the control block."""
         places = {"level": 0, "capture_request": 1, "capture_steps": 2, "budget_ppm": 3}
-        places |= {"strings_epoch": 6, "detach": 7}
+        places |= {"strings_epoch": 6, "detach": 7, "capture_reason": 9}
         for name, value in values.items():
             self._word(0, places[name], ctypes.c_uint32).value = value
 

@@ -202,6 +202,20 @@ def test_capture_on_demand(build: Build, hosts: Hosts, until: Until) -> None:
     assert (window["reason"], window["steps"], window["partial"]) == (REASONS["demand"], 17, 0)
 
 
+def test_a_window_says_why_it_was_asked_for(plain: Build, hosts: Hosts, until: Until) -> None:
+    start_server(hosts, plain)
+    reader = hosts.reader()
+    until(lambda: reader.state()["windows"] == 1)
+    for number, reason in enumerate((REASONS["throttle"], 99), 1):
+        reader.control(capture_steps=3, capture_reason=reason, capture_request=number)
+        until(lambda number=number: reader.state()["windows"] == 1 + number)
+    until(lambda: (reader.drain(), len(reader.records.window) == 3)[1])
+    assert [w["reason"] for w in reader.records.window[1:]] == [
+        REASONS["throttle"],
+        REASONS["demand"],
+    ]
+
+
 def test_a_slow_step_opens_a_window(plain: Build, hosts: Hosts) -> None:
     words = ["steps=200", "kernels=4", "step_us=200", "slow_step=100"]
     hosts.run(plain, *words, window_seconds=3600, window_steps=5, step_slo_ms=15)

@@ -9,6 +9,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from ring_writer import RingWriter
 from spanlite.kinds import SpanKind
 from spanlite_collectors.agent.clocks import ClockHistory
+from spanlite_collectors.agent.layout import WindowReason
 from spanlite_collectors.agent.measure import Measure
 from spanlite_collectors.agent.nvml import NvmlSampler
 from spanlite_collectors.agent.rows import HOST, Texts, empty
@@ -163,13 +164,16 @@ def test_a_gpu_that_begins_to_throttle_opens_a_window_once_a_minute(nvml, tmp_pa
     rings = RingSource(MemorySink(), RingOptions([tmp_path]))
     rings.step()
     sampler = NvmlSampler(nvml)
-    sampler.on_throttle = CaptureTrigger(rings, said.append, "clocks are held down")
+    sampler.on_throttle = CaptureTrigger(
+        rings, said.append, "clocks are held down", WindowReason.THROTTLE
+    )
     sampler.sample()
     assert writer.control_word(1) == 0
     for bits in (0x4, 0x4, 0, 0x4):
         nvml.throttle = bits
         sampler.sample()
     assert (writer.control_word(1), writer.control_word(2)) == (1, 20)
+    assert writer.control_word(9) == WindowReason.THROTTLE
     assert "GPU-aaa: sw_power_cap" in said[0]
     rings.stop()
 

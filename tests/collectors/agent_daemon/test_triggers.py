@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from ring_writer import RingWriter
 from spanlite.errors import UsageError
-from spanlite_collectors.agent.layout import RecordType
+from spanlite_collectors.agent.layout import RecordType, WindowReason
 from spanlite_collectors.agent.source import RingOptions, RingSource
 from spanlite_collectors.agent.triggers import (
     SERVER_METRICS,
@@ -51,7 +51,7 @@ def test_a_gauge_in_the_spans_opens_a_window(tmp_path):
     writer, said = RingWriter(tmp_path), []
     watch = QueueWatch(lambda text: trigger(text))
     rings = RingSource(MemorySink(), RingOptions([tmp_path]), sampled=watch.take)
-    trigger = CaptureTrigger(rings, said.append, "a queue grows")
+    trigger = CaptureTrigger(rings, said.append, "a queue grows", WindowReason.QUEUE)
     for number, length in enumerate((2.0, 2.0, 50.0)):
         writer.write(
             RecordType.RANGE,
