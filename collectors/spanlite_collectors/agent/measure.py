@@ -108,9 +108,11 @@ def _runs(rows: Rows, at: I64) -> list[I64]:
     cut = np.zeros(len(at) - 1, np.bool_)
     for column in ("attributes", *keys):
         cut |= np.diff(rows[column][at]) != 0
-    parts = np.split(at, np.flatnonzero(cut) + 1)
-    end = rows["start"] + rows["duration"]
-    return [part for part in parts if end[part[-1]] - rows["start"][part[0]] >= LEAST_NS]
+    edges = np.concatenate([[0], np.flatnonzero(cut) + 1, [len(at)]])
+    first, last = edges[:-1], edges[1:]
+    end = rows["start"][at[last - 1]] + rows["duration"][at[last - 1]]
+    long = end - rows["start"][at[first]] >= LEAST_NS
+    return [at[i:j] for i, j in zip(first[long].tolist(), last[long].tolist(), strict=True)]
 
 
 def _say(
