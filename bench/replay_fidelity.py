@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 from spanlite_replay.commands._faithful import fidelity_of
 from spanlite_replay.fidelity.report import Fidelity
 from spanlite_replay.plan import Plan, PlanSettings, build_plan
@@ -30,9 +31,9 @@ from spanlite_replay.recording import Recording
 from spanlite_replay.report import Report
 from spanlite_replay.runner import run_plan
 from spanlite_replay.sim import fit_model, simulate
-from spanlite_replay.targets.gpu import schedule
 from spanlite_replay.targets.gpu.open import open_target
 from spanlite_replay.targets.gpu.target import GpuTarget
+from spanlite_replay.targets.gpu.tuning import Tuning
 
 from bench._recordings import RECORDINGS, repeated, rows_of
 from bench._report import emit
@@ -49,6 +50,7 @@ START_GOAL_US, SIM_GOAL_PCT = 20.0, 5.0
 
 Emit = Callable[..., None]
 VERBOSE = False
+OBSERVED: Path | None = None
 
 
 def plan_of(name: str) -> Plan:
@@ -60,8 +62,16 @@ def plan_of(name: str) -> Plan:
     return build_plan(Recording.from_table(table), PlanSettings()).with_work("stream")
 
 
-def run_once(plan: Plan, mode: Any, spin: Any, tell: bool) -> tuple[Report, GpuTarget]:
-    target = open_target("bench", mode, spin)
+def tuning_of(text: str) -> Tuning:
+    """From HELD,FEWEST,PATIENCE_NS,CROWD_GAP_NS,STEER_NS; HELD `all`: all blocks stay."""
+    held, *rest = text.split(",")
+    return Tuning(None if held == "all" else float(held), *map(int, rest))
+
+
+def run_once(
+    plan: Plan, mode: Any, spin: Any, tell: bool, tuning: Tuning | None
+) -> tuple[Report, GpuTarget]:
+    target = open_target("bench", mode, spin, tuning=tuning)
     report = run_plan(plan, target)
     if tell:
         print(json.dumps(report.facts), file=sys.stderr, flush=True)
@@ -69,18 +79,27 @@ def run_once(plan: Plan, mode: Any, spin: Any, tell: bool) -> tuple[Report, GpuT
 
 
 def measure(
-    name: str, mode: str, spin: str, twice: bool, put: Emit, around: dict[str, Any]
-) -> None:
+    name: str,
+    mode: str,
+    spin: str,
+    twice: bool,
+    put: Emit,
+    around: dict[str, Any],
+    tuning: Tuning | None = None,
+) -> Fidelity:
     """Run one recording in one mode, and print its figures."""
     plan = plan_of(name)
-    report, target = run_once(plan, mode, spin, True)
+    report, target = run_once(plan, mode, spin, True, tuning)
     around |= {key: report.facts[key] for key in KEPT if key in report.facts}
-    again = run_once(plan, mode, spin, False)[0] if twice else None
+    again = run_once(plan, mode, spin, False, tuning)[0] if twice else None
     fidelity = fidelity_of(plan, report, again)
     word = f"{mode if spin == 'wall' else f'{mode}_{spin}'}.{name}"
     figures(word, mode, fidelity, target, put)
     if VERBOSE:
         look_closer(plan, report, target)
+    if OBSERVED is not None:
+        OBSERVED.mkdir(parents=True, exist_ok=True)
+        pq.write_table(report.observed, OBSERVED / f"{word}.parquet")
     if mode == "timing":
         put(
             f"replay.sim_makespan_error_pct.{word}",
@@ -88,6 +107,7 @@ def measure(
             "%",
             goal=SIM_GOAL_PCT,
         )
+    return fidelity
 
 
 def figures(word: str, mode: str, fidelity: Fidelity, target: GpuTarget, put: Emit) -> None:
@@ -180,7 +200,8 @@ def keeper(path: Path | None, around: dict[str, Any]) -> Emit:
 def _flags(args: argparse.Namespace) -> str:
     """Those that a figure depends on."""
     told = [f"--{name}" for name in ("quick", "once") if getattr(args, name)]
-    told += [f"--{name} {getattr(args, name)}" for name in ("runs", "crowd") if getattr(args, name)]
+    told += [f"--{name} {getattr(args, name)}" for name in ("runs",) if getattr(args, name)]
+    told += [f"--try={text}" for text in args.tries or []]
     return "".join(f" {one}" for one in told)
 
 
@@ -190,13 +211,17 @@ def main() -> int:
     parser.add_argument("--runs", help="MODE.RECORDING, by commas (default: all)")
     parser.add_argument("--once", action="store_true", help="no A/A")
     parser.add_argument("--results", type=Path, help="add the figures to this file")
+    parser.add_argument("--observed", type=Path, help="write what ran when into this folder")
     parser.add_argument("--verbose", action="store_true", help="what the errors are made of")
-    parser.add_argument("--crowd", help="PATIENCE_NS,CROWD_GAP_NS of targets/gpu/schedule.py")
+    parser.add_argument(
+        "--try",
+        dest="tries",
+        action="append",
+        help="HELD,FEWEST,PATIENCE_NS,CROWD_GAP_NS,STEER_NS of targets/gpu/tuning.py, and again",
+    )
     args = parser.parse_args()
-    global VERBOSE
-    VERBOSE = args.verbose
-    if args.crowd:
-        schedule.PATIENCE_NS, schedule.CROWD_GAP_NS = map(int, args.crowd.split(","))
+    global VERBOSE, OBSERVED
+    VERBOSE, OBSERVED = args.verbose, args.observed
     runs = [f"{mode}.{name}" for mode in MODES for name in NAMES]
     runs = QUICK if args.quick else args.runs.split(",") if args.runs else runs
     around: dict[str, Any] = {
@@ -209,7 +234,11 @@ def main() -> int:
         begin = time.monotonic()
         try:
             spin, kind = ("work", "timing") if mode == "work" else ("wall", mode)
-            measure(name, kind, spin, not (args.quick or args.once), put, around)
+            for text in args.tries or [None]:
+                if text is not None:
+                    print(f"try {text}", flush=True)
+                tuning = None if text is None else tuning_of(text)
+                measure(name, kind, spin, not (args.quick or args.once), put, around, tuning)
         except Exception:
             failed += 1
             traceback.print_exc()

@@ -120,21 +120,19 @@ def test_any_order_can_run(
 
 
 def test_graphs_are_cut_where_the_device_is_idle(monkeypatch: Any) -> None:
-    monkeypatch.setattr(schedule, "FEWEST_ITEMS", 10)
     start = np.arange(40, dtype=np.int64) * 2 * US
     start[15:] += 100 * US
     start[18:] += 100 * US
-    graph, forced = schedule._graphs(start, start + US)
+    graph, forced = schedule._graphs(start, start + US, 10)
     assert forced == 0 and np.flatnonzero(np.diff(graph)).tolist() == [14]
     monkeypatch.setattr(schedule, "MOST_ITEMS", 12)
-    graph, forced = schedule._graphs(start[:14], start[:14] + US)
+    graph, forced = schedule._graphs(start[:14], start[:14] + US, 10)
     assert forced == 1 and graph[-1] == 1
 
 
 def test_a_cut_lies_between_the_fewest_and_the_most(monkeypatch: Any) -> None:
-    monkeypatch.setattr(schedule, "FEWEST_ITEMS", 5)
     monkeypatch.setattr(schedule, "MOST_ITEMS", 9)
     start = np.arange(100, dtype=np.int64) * US
-    graph, forced = schedule._graphs(start, start + US // 2)
+    graph, forced = schedule._graphs(start, start + US // 2, 5)
     sizes = np.bincount(graph)
     assert forced == len(sizes) - 1 and sizes[:-1].min() >= 5 and sizes.max() <= 9 + 5

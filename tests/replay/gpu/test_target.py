@@ -18,6 +18,7 @@ from spanlite_replay.targets.base import REPLAY_ID_KEY
 from spanlite_replay.targets.gpu.driver import Captured
 from spanlite_replay.targets.gpu.ops import Operator
 from spanlite_replay.targets.gpu.target import GpuTarget
+from spanlite_replay.targets.gpu.tuning import Tuning
 
 HERE = Path(__file__).parents[2] / "recordings"
 ImportRows = Callable[[Path], pa.Table]
@@ -107,17 +108,15 @@ def test_what_is_not_measured_is_lost(
 
 
 def test_graphs_go_out_as_their_events_are_due(
-    make_rows: Any, plan_of: PlanOf, driver: Any, monkeypatch: pytest.MonkeyPatch
+    make_rows: Any, plan_of: PlanOf, driver: Any
 ) -> None:
-    from spanlite_replay.targets.gpu import schedule
-
-    monkeypatch.setattr(schedule, "FEWEST_ITEMS", 2)
     grid = {"grid_x": 1, "grid_y": 1, "grid_z": 1, "block_x": 32, "block_y": 1, "block_z": 1}
     rows = [
         {"kind": "kernel", "stream": 7, "start_ns": HOUR + i * 10**6, "duration_ns": 2_000, **grid}
         for i in range(6)
     ]
-    target, plan = GpuTarget(driver, "r"), plan_of(make_rows(rows))
+    target = GpuTarget(driver, "r", tuning=Tuning(fewest_items=2))
+    plan = plan_of(make_rows(rows))
     events = np.arange(6)
     assert target.prepare(plan, events).all()
     target.launch(events[:3])
@@ -132,15 +131,14 @@ def test_graphs_go_out_as_their_events_are_due(
 def test_the_queue_is_let_go_before_it_is_full(
     import_rows: ImportRows, plan_of: PlanOf, driver: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from spanlite_replay.targets.gpu import schedule
     from spanlite_replay.targets.gpu import target as module
 
-    monkeypatch.setattr(schedule, "FEWEST_ITEMS", 20)
     monkeypatch.setattr(module, "QUEUED_NODES", 100)
     went: list[bool] = []
     launch = driver.launch
     monkeypatch.setattr(driver, "launch", lambda ready: (went.append(driver.went), launch(ready)))
-    report = run_plan(plan_of(import_rows(HERE / "graph_s1.json.gz")), GpuTarget(driver, "r"))
+    target = GpuTarget(driver, "r", tuning=Tuning(fewest_items=20))
+    report = run_plan(plan_of(import_rows(HERE / "graph_s1.json.gz")), target)
     # The last launches are of the replay; before them each calibration launched its own graph.
     assert report.closes and went[-6:] == [False, False, True, True, True, True]
 
@@ -281,3 +279,42 @@ def test_the_report_says_how_it_came_about(
     text = json.dumps(facts)
     for word in ("Some GPU", "CUPTI", "gates", "timing", "wall"):
         assert word in text
+
+
+def told(driver: Any, graphs: int) -> list[Any]:
+    """What the stand-ins of the last graphs, those of the replay, were told."""
+    nodes = [node for graph in driver.graphs[-graphs:] for node in graph]
+    return [node.work for node in nodes if node.what == "kernel"]
+
+
+def test_blocks_hold_the_sms_as_long_as_they_would_have_alone(
+    import_rows: ImportRows, plan_of: PlanOf, driver: Any
+) -> None:
+    plan = plan_of(import_rows(HERE / "graph_s4.json.gz"))
+    held = {}
+    for share in (0.0, 0.5, 1.0, None):
+        run_plan(plan, GpuTarget(driver, "r", tuning=Tuning(held=share)))
+        held[share] = np.array([[one.hold, one.length] for one in told(driver, 2)])
+    assert len(held[0.0]) == 984
+    for share in (0.0, 0.5, 1.0):
+        hold, length = held[share].T
+        assert (hold > 0).all() and (hold <= np.maximum(length, 1)).all()
+    assert 0.5 < held[0.0][:, 0].sum() / held[0.5][:, 0].sum() < 0.95
+    assert (held[1.0][:, 0] == np.maximum(held[1.0][:, 1], 1)).all()
+    assert (held[None][:, 0] == 0).all()
+
+
+def test_ends_are_steered_only_where_asked(
+    import_rows: ImportRows, plan_of: PlanOf, driver: Any
+) -> None:
+    plan = plan_of(import_rows(HERE / "graph_s1.json.gz"))
+    run_plan(plan, GpuTarget(driver, "r"))
+    assert {one.steer_ns for one in told(driver, 1)} == {0}
+    run_plan(plan, GpuTarget(driver, "r", tuning=Tuning(steer_ns=900)))
+    assert {one.steer_ns for one in told(driver, 1)} == {900}
+    work = plan.work
+    assert work is not None
+    device = work.is_device & (work.kind == 1)
+    ends = (work.start_ns + work.duration_ns)[device]
+    due = np.array([one.due_ns for one in told(driver, 1)])
+    assert np.array_equal(due - due[0], ends - ends[0])

@@ -30,6 +30,11 @@ class Recipe:
     gate: I64  # ns from the origin, -1 for none
     #: Ops mode: items that run as these nodes instead. One item is one node.
     captured: Mapping[int, Captured]
+    #: Told to the stand-in: for how long its blocks hold the SMs (0: to its end), when it should
+    #: end, from the origin, and how far its end may move for that.
+    hold: I64
+    due: I64
+    steer_ns: int = 0
 
 
 @dataclass(frozen=True)
@@ -129,5 +134,12 @@ def _add(
         return driver.add_copy(graph, before, way_of(int(recipe.copy_kind[item])), max(size, 1))
     if recipe.kind[item] == SpanKind.MEMSET:
         return driver.add_memset(graph, before, max(size, 1))
-    work = shapes.stand_in(shape, int(recipe.length[item]), stamped.get(item, -1))
+    work = shapes.stand_in(
+        shape,
+        int(recipe.length[item]),
+        stamped.get(item, -1),
+        int(recipe.hold[item]),
+        int(recipe.due[item]),
+        recipe.steer_ns,
+    )
     return driver.add_stand_in(graph, before, shapes.launches[shape], work)

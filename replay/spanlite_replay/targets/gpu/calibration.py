@@ -14,7 +14,7 @@ import numpy.typing as npt
 from spanlite.errors import ServiceError
 
 from spanlite_replay.targets.gpu.driver import I64, Driver, Launch, Records, StandIn
-from spanlite_replay.targets.gpu.schedule import HEAD_NS, Costs, Order
+from spanlite_replay.targets.gpu.schedule import HEAD_NS, Costs
 from spanlite_replay.targets.gpu.standins import Shapes
 
 REPEATS = 5
@@ -60,11 +60,17 @@ class Calibration:
 
 
 def calibrate(
-    driver: Driver, shapes: Shapes, lengths_ns: I64, cycles_per_ns: float, is_long: bool = False
+    driver: Driver,
+    shapes: Shapes,
+    lengths_ns: I64,
+    cycles_per_ns: float,
+    is_long: bool = False,
+    leaves: bool = False,
 ) -> Calibration:
     """Run each shape with lengths about those wanted. `lengths_ns`: shape (kernels,).
 
     `cycles_per_ns`: 1 where lengths are told in ns. `is_long`: compare the clocks too.
+    `leaves`: all blocks but the last leave before the kernel's end.
     """
     told = _lengths(shapes, lengths_ns, cycles_per_ns)
     rounds, told_count = REPEATS, told.shape[1]
@@ -78,7 +84,7 @@ def calibrate(
     driver.reserve(len(order) + 1, 1)
     measured = np.zeros((len(shapes.launches), told_count), np.int64)
     if order:
-        records = _run(driver, shapes, order, told)
+        records = _run(driver, shapes, order, told, leaves)
         took = records.end_ns - records.start_ns
         keys = np.array([shape * told_count + column for shape, column in order])
         for key in np.unique(keys).tolist():
@@ -101,14 +107,16 @@ def _lengths(shapes: Shapes, lengths_ns: I64, cycles_per_ns: float) -> I64:
     return np.asarray(table * cycles_per_ns, np.int64)
 
 
-def _run(driver: Driver, shapes: Shapes, order: list[tuple[int, int]], told: I64) -> Records:
+def _run(
+    driver: Driver, shapes: Shapes, order: list[tuple[int, int]], told: I64, leaves: bool
+) -> Records:
     """One kernel after the other. Records in that order."""
     graph = driver.new_graph()
     node = driver.add_start(graph, HEAD_NS)
     for number, (shape, column) in enumerate(order):
         length = int(told[shape, column])
         stamp = number if shapes.is_stamped(shape, length) else -1
-        work = shapes.stand_in(shape, length, stamp)
+        work = shapes.stand_in(shape, length, stamp, max(length // 2, 1) if leaves else 0)
         node = driver.add_stand_in(graph, [node], shapes.launches[shape], work)
     return _measured(driver, graph, len(order) + 1, slice(1, None))
 
@@ -160,9 +168,9 @@ def _measured(driver: Driver, graph: int, nodes: int, which: slice) -> Records:
     )
 
 
-def wanted_lengths(order: Order, calibration: Calibration, shape: I64) -> npt.NDArray[np.int64]:
+def wanted_lengths(wanted_ns: I64, calibration: Calibration, shape: I64) -> npt.NDArray[np.int64]:
     """What to tell each item's stand-in; 0 for copies. Shape (items,)."""
-    out = np.zeros(len(order), np.int64)
+    out = np.zeros(len(shape), np.int64)
     for item in np.flatnonzero(shape >= 0).tolist():
-        out[item] = calibration.table.length_for(int(shape[item]), int(order.length_ns[item]))
+        out[item] = calibration.table.length_for(int(shape[item]), int(wanted_ns[item]))
     return out

@@ -238,6 +238,10 @@ class CudaDriver:
         told = Work(
             memory.stamps + 8 * work.stamp if work.stamp >= 0 else 0,
             work.length,
+            work.hold,
+            memory.origin,
+            max(work.due_ns, 0),
+            work.steer_ns,
             memory.scratch,
             work.moved_bytes // 16,
             SCRATCH_BYTES // 16,

@@ -34,7 +34,9 @@ class StandIn:
     `length`: ns of the wall clock, or cycles of the SM's. `stamp`: place of the start of the
     kernel's first block, from which its blocks count; -1: each counts from its own. A block
     waits for the end of its wave: of `waves`, with `blocks_per_wave` each. `moved_bytes`: read
-    and written first.
+    and written first. `hold`: blocks leave after so long, and only the last one stays until
+    `length` has passed since the first began; 0: all stay. `due_ns`: when it is to end, from
+    the origin; it may end up to `steer_ns` earlier or later for it.
     """
 
     length: int
@@ -42,6 +44,9 @@ class StandIn:
     blocks_per_wave: int = 1
     waves: int = 1
     moved_bytes: int = 0
+    hold: int = 0
+    due_ns: int = 0
+    steer_ns: int = 0
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,8 @@ FEWEST_ITEMS, MOST_ITEMS = 500, 20_000
 #: in this time, on all streams together, there are gates for longer waits alone.
 CROWD_NS, CROWD_ITEMS = 20_000, 8
 PATIENCE_NS, CROWD_GAP_NS = 10_000, 450
+#: A kernel's end, as it is measured, is about this much after its last instruction.
+END_NS = 400
 #: The first arrival is this far after the origin, so that its gate waits for it.
 HEAD_NS = 100_000
 
@@ -72,14 +74,14 @@ class Order:
         return int(self.graph[-1]) + 1 if len(self.graph) else 0
 
 
-def order_of(work: Work, positions: I64) -> Order:
+def order_of(work: Work, positions: I64, fewest_items: int = FEWEST_ITEMS) -> Order:
     """The items at `positions` of the work; these must lie on a stream."""
     positions = positions[np.lexsort((positions, work.start_ns[positions]))]
     start, length = work.start_ns[positions], np.maximum(work.duration_ns[positions], 0)
     end = start + length
     after, overlaps = _stream_order(work.stream[positions], start, end)
     left_out = _add_edges(after, work, positions)
-    graph, forced = _graphs(start, end)
+    graph, forced = _graphs(start, end, fewest_items)
     return Order(
         positions,
         start,
@@ -164,7 +166,7 @@ def _syncs(work: Work, positions: I64, place: I64) -> list[tuple[int, int]]:
     return found
 
 
-def _graphs(start: I64, end: I64) -> tuple[I64, int]:
+def _graphs(start: I64, end: I64, fewest: int) -> tuple[I64, int]:
     """(graph of each item, how many cuts were forced)."""
     graph = np.zeros(len(start), dtype=np.int64)
     if not len(start):
@@ -173,11 +175,11 @@ def _graphs(start: I64, end: I64) -> tuple[I64, int]:
     idle[1:] = start[1:] - np.maximum.accumulate(end)[:-1]
     cuts, first, forced = [], 0, 0
     candidates = np.flatnonzero(idle >= CUT_GAP_NS)
-    while first + FEWEST_ITEMS < len(start):
-        at = int(np.searchsorted(candidates, first + FEWEST_ITEMS))
+    while first + fewest < len(start):
+        at = int(np.searchsorted(candidates, first + fewest))
         cut = int(candidates[at]) if at < len(candidates) else len(start)
         if cut > first + MOST_ITEMS:
-            room = slice(first + FEWEST_ITEMS, first + MOST_ITEMS)
+            room = slice(first + fewest, first + MOST_ITEMS)
             if room.start >= len(start) or first + MOST_ITEMS >= len(start):
                 break
             cut = room.start + int(np.argmax(idle[room]))
@@ -190,7 +192,9 @@ def _graphs(start: I64, end: I64) -> tuple[I64, int]:
     return np.cumsum(graph), forced
 
 
-def gates_of(order: Order, costs: Costs) -> I64:
+def gates_of(
+    order: Order, costs: Costs, patience_ns: int = PATIENCE_NS, crowd_gap_ns: int = CROWD_GAP_NS
+) -> I64:
     """Where an arrival is held: ns from the origin at which the gate ends, -1 for none.
 
     An item gets a gate where all that it waits for is expected to have ended early enough for
@@ -205,8 +209,8 @@ def gates_of(order: Order, costs: Costs) -> I64:
     graphs = order.graph.tolist()
     near = np.arange(len(order)) - np.searchsorted(order.start_ns, order.start_ns - CROWD_NS)
     crowded = near >= CROWD_ITEMS
-    least = np.where(crowded, PATIENCE_NS, costs.through_ns).tolist()
-    gap = np.where(crowded, max(CROWD_GAP_NS, costs.gap_ns), costs.gap_ns).tolist()
+    least = np.where(crowded, patience_ns, costs.through_ns).tolist()
+    gap = np.where(crowded, max(crowd_gap_ns, costs.gap_ns), costs.gap_ns).tolist()
     ends = [0] * len(order)
     held = np.zeros(len(order), np.bool_)  # whatever else, so that they start in order
     held[order.overlaps >= 0] = held[order.overlaps[order.overlaps >= 0]] = True
@@ -219,3 +223,12 @@ def gates_of(order: Order, costs: Costs) -> I64:
             start = max(mine) + gap[item]
         ends[item] = start + lengths[item]
     return gates
+
+
+def ends_of(order: Order, costs: Costs) -> I64:
+    """When each item is to end, in ns of the gates' timer from the origin. Shape (items,)."""
+    if not len(order):
+        return np.empty(0, np.int64)
+    base = int(order.start_ns[0]) - HEAD_NS
+    ends = order.start_ns + order.length_ns - base
+    return np.asarray((ends - END_NS) / costs.rate, np.int64)

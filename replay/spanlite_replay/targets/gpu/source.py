@@ -15,6 +15,9 @@ typedef unsigned int u32;
 struct Work {
   u64* stamp;      // start of the kernel's first block, or null
   u64 length;      // ns or cycles
+  u64 hold;        // the same for each block alone; 0: as long as the kernel
+  const u64* origin;
+  u64 due, steer;  // wanted end, from the origin, and how far the end may move to it
   u64* scratch;
   u64 moved16;     // 16-byte words that the grid reads and writes first
   u64 scratch16;   // words of the scratch
@@ -45,11 +48,29 @@ __device__ __forceinline__ void move(const Work& w) {
   for (u64 i = block_number() * threads + mine; i < w.moved16 / 2; i += step)
     words[half + i % half] = words[i % half];
 }
+// Blocks leave their SM after what they hold it for, and those that came late with the kernel; the
+// last one keeps its length.
+__device__ __forceinline__ void keep(const Work& w, u64 begin) {
+  u64 number = block_number();
+  volatile u64* stamp = w.stamp;
+  if (stamp && number == 0 && threadIdx.x == 0) *stamp = begin;
+  u64 first = stamp && number ? *stamp : begin;
+  u64 until = (first < begin ? first : begin) + w.length;
+  u64 leave = begin + w.hold < until ? begin + w.hold : until;
+  while (wall_ns() < leave) {}
+  if (number != (u64)gridDim.x * gridDim.y * gridDim.z - 1) return;
+  if (w.steer) {
+    u64 due = *(volatile const u64*)w.origin + w.due;
+    until = due < until - w.steer ? until - w.steer : due > until + w.steer ? until + w.steer : due;
+  }
+  while (wall_ns() < until) {}
+}
 extern "C" __global__ void spanlite_wall(Work w) {
   u64 begin = wall_ns();
   if (w.never) hold((volatile u32*)w.scratch);
   if (w.moved16) move(w);
   if (threadIdx.x >= 32 || threadIdx.y || threadIdx.z) return;
+  if (w.hold) return keep(w, begin);
   u64 wave = w.waves == 1 ? 1 : block_number() / w.per_wave + 1;
   u64 share = w.waves == 1 ? w.length : w.length * wave / w.waves;
   if (w.stamp) {
@@ -67,7 +88,8 @@ extern "C" __global__ void spanlite_work(Work w) {
   if (w.never) hold((volatile u32*)w.scratch);
   if (w.moved16) move(w);
   if (threadIdx.x >= 32 || threadIdx.y || threadIdx.z) return;
-  long long share = (long long)(w.length / w.waves);
+  bool last = block_number() == (u64)gridDim.x * gridDim.y * gridDim.z - 1;
+  long long share = (long long)((w.hold && !last ? w.hold : w.length) / w.waves);
   while (clock64() - begin < share) {}
 }
 extern "C" __global__ void spanlite_gate(volatile const u64* origin, u64 offset_ns) {

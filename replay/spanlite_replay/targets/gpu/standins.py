@@ -46,14 +46,31 @@ class Shapes:
         share: npt.NDArray[np.float64] = np.minimum(blocks / np.maximum(self.blocks_per_wave, 1), 1)
         return share
 
-    def stand_in(self, shape: int, length: int, stamp: int) -> StandIn:
-        """What the kernel is told; `stamp` is its own place for the start, -1 for none."""
+    def stand_in(
+        self,
+        shape: int,
+        length: int,
+        stamp: int,
+        hold: int = 0,
+        due_ns: int = 0,
+        steer_ns: int = 0,
+    ) -> StandIn:
+        """What the kernel is told; `stamp` is its own place for the start, -1 for none.
+
+        `hold`: for how long its blocks hold the SMs, all waves together; 0: all to its end.
+        """
+        waves = int(self.waves[shape])
+        # A work-spin divides by the waves itself.
+        share = hold if self.launches[shape].name == "work" else hold // max(waves, 1)
         return StandIn(
             length,
             stamp,
             int(self.blocks_per_wave[shape]),
-            int(self.waves[shape]),
+            waves,
             int(self.moved_bytes[shape]),
+            max(share, 1) if hold > 0 else 0,
+            due_ns,
+            steer_ns,
         )
 
     def is_stamped(self, shape: int, length_ns: int) -> bool:

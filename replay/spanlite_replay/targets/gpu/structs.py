@@ -13,6 +13,10 @@ class Work(ctypes.Structure):
     _fields_ = [
         ("stamp", _U64),
         ("length", _U64),
+        ("hold", _U64),
+        ("origin", _U64),
+        ("due", _U64),
+        ("steer", _U64),
         ("scratch", _U64),
         ("moved16", _U64),
         ("scratch16", _U64),

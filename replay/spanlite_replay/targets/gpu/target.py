@@ -19,8 +19,9 @@ from spanlite_replay.targets.gpu.clocks import Clocks
 from spanlite_replay.targets.gpu.driver import Captured, Driver, Records, Spin
 from spanlite_replay.targets.gpu.observe import Seen, match
 from spanlite_replay.targets.gpu.ops import Coverage, Operators, capture_all
-from spanlite_replay.targets.gpu.schedule import HEAD_NS, Order, gates_of, order_of
+from spanlite_replay.targets.gpu.schedule import HEAD_NS, Order, ends_of, gates_of, order_of
 from spanlite_replay.targets.gpu.standins import Shapes, is_kernel, shapes_of
+from spanlite_replay.targets.gpu.tuning import Tuning, alone_ns
 
 Mode = Literal["timing", "ops"]
 #: So many nodes are queued before the first graph may begin; more could fill the queue, and then a
@@ -45,11 +46,12 @@ class GpuTarget:
         replay_id: str,
         operators: Operators | None = None,
         spin: Spin = "wall",
+        tuning: Tuning | None = None,
         out: Path | None = None,
         on_progress: Callable[[int, int], None] | None = None,
     ) -> None:
         self.driver, self.replay_id, self.spin = driver, replay_id, spin
-        self.operators = operators
+        self.operators, self.tuning = operators, tuning or Tuning()
         self.mode: Mode = "timing" if operators is None else "ops"
         #: Of ops mode; filled by `prepare`.
         self.coverage = Coverage()
@@ -71,7 +73,12 @@ class GpuTarget:
         start = self._order.start_ns
         is_long = len(start) > 0 and int(start[-1] - start[0]) > LONG_PLAN_NS
         self._calibration = calibrate(
-            self.driver, self._shapes, lengths, self._cycles_per_ns(), is_long
+            self.driver,
+            self._shapes,
+            lengths,
+            self._cycles_per_ns(),
+            is_long,
+            self.tuning.held is not None,
         )
         recipe = self._recipe(plan, self._order, shape, self._captured(plan))
         self._recipe_made = recipe
@@ -89,7 +96,7 @@ class GpuTarget:
         shapes = shapes_of(rec, work.row[kernels], self.driver.device, self.spin)
         cannot = kernels[~shapes.runs]
         self._refused = len(cannot)
-        order = order_of(work, np.setdiff1d(positions, cannot))
+        order = order_of(work, np.setdiff1d(positions, cannot), self.tuning.fewest_items)
         shape = np.full(len(work), -1, np.int64)
         shape[kernels] = shapes.of
         return order, shapes, shape[order.position]
@@ -113,15 +120,30 @@ class GpuTarget:
         work = plan.work
         assert work is not None
         size, copy = copies_of(plan.recording, work.row[order.position])
+        tuning, costs = self.tuning, self._calibration.costs
         return Recipe(
             work.kind[order.position],
             shape,
-            wanted_lengths(order, self._calibration, shape),
+            wanted_lengths(order.length_ns, self._calibration, shape),
             size,
             copy,
-            gates_of(order, self._calibration.costs),
+            gates_of(order, costs, tuning.patience_ns, tuning.crowd_gap_ns),
             captured,
+            self._holds(plan, shape),
+            ends_of(order, costs),
+            tuning.steer_ns if self.spin == "wall" else 0,
         )
+
+    def _holds(self, plan: Plan, shape: I64) -> I64:
+        """What each stand-in is told of how long its blocks hold the SMs; 0: to its end."""
+        share, work = self.tuning.held, plan.work
+        if share is None or work is None or not len(self._order):
+            return np.zeros(len(shape), np.int64)
+        alone = alone_ns(work, plan.recording, self._order.position)
+        more = np.rint(share * (self._order.length_ns - alone)).astype(np.int64)
+        held = np.maximum(alone + more, 0)
+        told = wanted_lengths(held, self._calibration, shape)
+        return np.where(shape >= 0, np.maximum(told, 1), 0)
 
     def _fullest_pct(self) -> int:
         """Share of the GPU that stand-ins hold in the fullest stretch of work, over its time."""
