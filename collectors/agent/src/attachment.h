@@ -57,8 +57,6 @@ class Attachment {
   bool OthersLaunch(uint32_t thread_id) {
     return activity_ != nullptr && !OtherLaunchers(thread_id).empty();
   }
-  // Whether CUDA runs in this process.
-  bool DriverLoaded() { return driver_.Load(); }
 
   // At a window's end: takes what CUPTI holds, and adds its whole steps to the proof.
   void Judge(uint64_t whole_steps);

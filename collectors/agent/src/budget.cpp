@@ -49,6 +49,12 @@ void Budget::WindowClosed(uint64_t now_ns, uint64_t fixed_ns) {
   next_ns_ = now_ns + min_spacing_ns_;
 }
 
+void Budget::TimedWindowClosed(uint64_t now_ns, uint64_t duration_ns) {
+  const double spread = std::min(SpreadNs(static_cast<double>(duration_ns)), kMaxTimedSpacingNs);
+  WindowClosed(now_ns, 0);
+  next_ns_ = now_ns + std::max(min_spacing_ns_, static_cast<uint64_t>(spread));
+}
+
 uint64_t Budget::CostPpm() const {
   return total_ns_ == 0 ? 0 : static_cast<uint64_t>(extra_ns_ / total_ns_ * 1e6);
 }

@@ -40,6 +40,10 @@ class Budget {
   // A window closed; `fixed_ns` is what opening and closing took on the application's thread.
   void WindowClosed(uint64_t now_ns, uint64_t fixed_ns);
 
+  // One that held no step, so that nobody knows what it cost: the next one comes once it was so small
+  // a part of the time as windows may be of the steps.
+  void TimedWindowClosed(uint64_t now_ns, uint64_t duration_ns);
+
   // By the clock at least the spacing asked for; by step time as much as the last window must be
   // spread over. Time in which the server idles earns no window.
   bool Due(uint64_t now_ns) const { return now_ns >= next_ns_ && since_window_ns_ >= earned_ns_; }
@@ -69,10 +73,12 @@ class Budget {
   static constexpr double kFelt = 0.02;
   static constexpr double kShareOfBudget = 0.5;
   static constexpr double kShortenAboveNs = 30e9;
+  static constexpr double kMaxTimedSpacingNs = 60e9;
 
   static bool Felt(double slower_ns, double expected_ns) {
     return slower_ns > kFelt * expected_ns;
   }
+  // A stretch of which what is in windows is a small enough part.
   double SpreadNs(double expected_ns) const {
     return expected_ns * 1e6 / (kShareOfBudget * std::max(allowed_ppm_, 1u));
   }

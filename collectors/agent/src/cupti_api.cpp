@@ -77,4 +77,9 @@ bool DriverApi::Load() {
          Bind(library, "cuCtxGetCurrent", &CtxGetCurrent);
 }
 
+bool DriverApi::Initialised() {
+  CUcontext context = nullptr;
+  return Load() && CtxGetCurrent(&context) != CUDA_ERROR_NOT_INITIALIZED;
+}
+
 }  // namespace spanlite

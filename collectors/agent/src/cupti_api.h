@@ -41,6 +41,8 @@ struct DriverApi {
   CUresult (*StreamIsCapturing)(CUstream, CUstreamCaptureStatus*) = nullptr;
 
   bool Load();
+  // Whether the process has called cuInit. May wait for one that is under way.
+  bool Initialised();
 };
 
 }  // namespace spanlite

@@ -13,7 +13,7 @@ namespace {
 constexpr uint64_t kTickNs = 200'000'000;
 constexpr uint64_t kClockEveryNs = 1'000'000'000;
 // A process that names no steps still gets windows, by the clock.
-constexpr uint64_t kNoStepsNs = 5'000'000'000;
+constexpr uint64_t kNoStepsNs = 5'000'000'000;  // after cuInit
 constexpr uint64_t kTimedWindowNs = 100'000'000;
 // How long after its last step a window stays open for work that still runs.
 constexpr uint64_t kMinGraceNs = 5'000'000;
@@ -42,8 +42,7 @@ Session::Session(const Config& config, Ring* ring, Strings* strings)
       ring_(ring),
       attachment_(config, ring, strings, &windows_,
                   [this](const std::vector<uint32_t>& threads) { return Hold(threads); }),
-      budget_(config.budget_ppm, config.window_steps, config.window_every_ns),
-      born_ns_(SteadyNs()) {
+      budget_(config.budget_ppm, config.window_steps, config.window_every_ns) {
   Control& control = ring_->header()->control;
   control.level = static_cast<uint32_t>(config.level);
   control.budget_ppm = config.budget_ppm;
@@ -77,33 +76,38 @@ void Session::Work() {
 
 // Flushes, closes what is to be closed, and opens windows by the clock where nobody names steps.
 void Session::Tick(uint64_t now_ns) {
-  bool flush, soon = false;
+  bool flush, no_steps, soon = false;
   {
     std::lock_guard<StepLock> lock(mutex_);
     if (off_) return;
     flush = IsOpen() || now_ns < flush_until_ns_;
+    no_steps = step_number_ == 0 && !IsOpen();
   }
-  // Not under the lock, where steps would wait for it.
+  // Not under the lock, where steps, and cuInit, would wait for it.
   if (flush) attachment_.Flush();
+  // An attach before cuInit could never be undone, and would take the place of the first window.
+  if (no_steps && cuda_since_ns_ == 0 && driver_.Initialised()) cuda_since_ns_ = now_ns;
+  const bool by_clock = cuda_since_ns_ != 0 && now_ns - cuda_since_ns_ > kNoStepsNs;
   {
     std::lock_guard<StepLock> lock(mutex_);
-    const bool no_steps = step_number_ == 0;
-    Plan plan;
-    if (off_) return;
-    if (close_at_ns_ != 0) {
-      if (now_ns >= close_at_ns_) Close();
-      else soon = true;
-    } else if (IsOpen()) {
-      if (no_steps && (Full(now_ns) || Unwanted())) Close();
-      else if (plan_.reason == WindowReason::kContinuous && now_ns - opened_ns_ > kRotateNs) Rotate();
-    } else if (no_steps && now_ns - born_ns_ > kNoStepsNs && attachment_.DriverLoaded() &&
-               WantsWindow(now_ns, &plan)) {
-      if (plan.reason != WindowReason::kContinuous) plan.duration_ns = kTimedWindowNs;
-      Open(plan, Moment::kAnyTime, 0);
-    }
+    if (!off_) TickLocked(now_ns, by_clock && step_number_ == 0, &soon);
   }
   std::lock_guard<std::mutex> lock(wake_mutex_);
   hurry_ = hurry_ || soon;
+}
+
+void Session::TickLocked(uint64_t now_ns, bool by_clock, bool* soon) {
+  Plan plan;
+  if (close_at_ns_ != 0) {
+    if (now_ns >= close_at_ns_) Close();
+    else *soon = true;
+  } else if (IsOpen()) {
+    if (step_number_ == 0 && (Full(now_ns) || Unwanted())) Close();
+    else if (plan_.reason == WindowReason::kContinuous && now_ns - opened_ns_ > kRotateNs) Rotate();
+  } else if (by_clock && WantsWindow(now_ns, &plan)) {
+    if (plan.reason != WindowReason::kContinuous) plan.duration_ns = kTimedWindowNs;
+    Open(plan, Moment::kAnyTime, 0);
+  }
 }
 
 void Session::WriteClock() {
@@ -316,7 +320,7 @@ void Session::Close() {
   attachment_.Disable();
   if (window_.steps == 0) {
     window_.partial = 1;  // by the clock: nobody knows what it cut
-    budget_.WindowClosed(SteadyNs(), 0);
+    budget_.TimedWindowClosed(SteadyNs(), SteadyNs() - opened_ns_);
   }
   Report();
   last_window_ = window_.window;

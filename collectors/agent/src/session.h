@@ -47,6 +47,7 @@ class Session : public StepObserver {
 
   void Work();  // the agent's own thread
   void Tick(uint64_t now_ns);
+  void TickLocked(uint64_t now_ns, bool by_clock, bool* soon);
   void WriteClock();
   Level WantedLevel() const;
   bool WantsWindow(uint64_t now_ns, Plan* plan);
@@ -74,6 +75,8 @@ class Session : public StepObserver {
   Ring* ring_;
   OpenWindows windows_;
   Attachment attachment_;
+  DriverApi driver_;                 // of the agent's own thread
+  uint64_t cuda_since_ns_ = 0;       // steady; that thread's too. 0: CUDA has not been begun
 
   StepLock mutex_;  // guards all below; never held in a CUPTI callback
   Budget budget_;
@@ -95,7 +98,6 @@ class Session : public StepObserver {
   uint32_t last_window_ = 0;  // the last that closed, and when
   uint64_t last_close_ns_ = 0;
   uint32_t next_window_ = 1;
-  const uint64_t born_ns_;
 
   std::mutex wake_mutex_;
   std::condition_variable wake_;

@@ -30,7 +30,7 @@ std::atomic<uint32_t> g_correlation{0}, g_contexts{0};
 std::atomic<const StandinHooks*> g_hooks{nullptr};
 constexpr uint64_t kLatelyNs = 50'000'000;
 std::map<uint32_t, uint64_t> g_callers;  // thread: its last call
-std::atomic<bool> g_detaching{false};
+std::atomic<bool> g_detaching{false}, g_initialised{false};
 thread_local uint32_t t_context = 0, t_device = 0;
 
 uint32_t ThreadId() { return static_cast<uint32_t>(syscall(SYS_gettid)); }
@@ -91,10 +91,12 @@ CUresult cuInit(unsigned int) {
     auto* start = library ? reinterpret_cast<int (*)()>(dlsym(library, "InitializeInjection")) : nullptr;
     if (start != nullptr) start();
   });
+  g_initialised = true;
   return CUDA_SUCCESS;
 }
 
 CUresult cuCtxGetCurrent(CUcontext* context) {
+  if (!g_initialised.load()) return CUDA_ERROR_NOT_INITIALIZED;
   *context = reinterpret_cast<CUcontext>(static_cast<uintptr_t>(t_context));
   return CUDA_SUCCESS;
 }
@@ -119,6 +121,7 @@ uint32_t standin_context(uint32_t device) {
   t_device = device;
   // One primary context a device, as the runtime has it.
   t_context = device + 1;
+  g_initialised = true;
   return t_context;
 }
 

@@ -300,6 +300,28 @@ def test_learning_covers_the_start_and_gives_way_to_windows(build: Build, hosts:
     check_whole(records, 4)
 
 
+def test_nothing_opens_before_cuda_begins(plain: Build, hosts: Hosts) -> None:
+    """NVTX loads the agent; the imports between that and cuInit may take longer than a process
+    without steps waits for windows by the clock. The first window is that of cuInit all the same.
+    """
+    program = (
+        "import ctypes, time\n"
+        "cuda = ctypes.CDLL('libcuda.so.1'); shim = ctypes.CDLL('libnvtx_shim.so')\n"
+        "shim.shim_push(b'import'); time.sleep(6.5); shim.shim_pop()\n"
+        "cuda.cuInit(0); cuda.standin_context(0)\n"
+        "for step in range(60):\n"
+        "    shim.shim_push(b'step:%d' % step)\n"
+        "    for k in range(3): cuda.standin_launch(7, b'kernel', ctypes.c_uint64(10_000))\n"
+        "    cuda.cuCtxSynchronize(); shim.shim_pop()\n"
+    )
+    command = [sys.executable, "-c", program]
+    settings = {"learn_seconds": 60, "learn_steps": 20, "window_seconds": 0.05}
+    hosts.end(hosts.start(plain, command=command, **settings))
+    reader = drained(hosts)
+    assert reader.records.window[0]["reason"] == REASONS["learn"]
+    assert reader.state()["detaches"] >= 1
+
+
 def test_continuous_records_everything(build: Build, hosts: Hosts) -> None:
     words = ["steps=150", "kernels=5", "step_us=200"]
     ended = hosts.run(build, *words, level="continuous")
