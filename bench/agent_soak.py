@@ -125,8 +125,9 @@ def soak(args: argparse.Namespace, folder: Path) -> int:
 def keep(folder: Path, target: Path, levels: list[tuple[str, int]]) -> None:
     """Copy what was found out to a folder."""
     shutil.copytree(folder / "spool", target / "spool", dirs_exist_ok=True)
-    for name in ("steps.npz", "events.json"):
-        shutil.copy(folder / name, target)
+    for path in (folder / "steps.npz", folder / "events.json"):
+        if path.exists():  # not where the server died
+            shutil.copy(path, target)
     (target / "levels.json").write_text(json.dumps(levels))
 
 
