@@ -18,7 +18,7 @@ import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,11 +37,19 @@ METRICS = (
     ),
     *(f"sm__ops_path_tensor_src_{name}.sum" for name in (*TYPES, "tf32_dst_fp32")),
 )
+TABLE = TABLES / "lab_roofline.json"
 MARKER = "FillFunctor"
 Operation = tuple[str, str, list[list[int]], Callable[[], Any]]
 
 
-def operations(torch: Any, small: bool) -> Iterator[Operation]:
+def operations(torch: Any, small: bool, only: str = "") -> Iterator[Operation]:
+    """Those with `only` in their name."""
+    for one in all_operations(torch, small):
+        if only in one[0]:
+            yield one
+
+
+def all_operations(torch: Any, small: bool) -> Iterator[Operation]:
     """(operator, type, its input sizes, a call), made one at a time so that memory is freed."""
     f, cut = torch.nn.functional, 8 if small else 1
     half, single = torch.bfloat16, torch.float32
@@ -101,9 +109,32 @@ def operations(torch: Any, small: bool) -> Iterator[Operation]:
         attention + " causal", "c10::BFloat16", [heads] * 3,
         lambda: flash(q, k, v, is_causal=True),
     )  # fmt: skip
+    yield from causal_attention(torch, small, new)
     p, q = new(half, 64, 2048, 128), new(half, 64, 128, 2048)
     p, q = p.contiguous(), q.contiguous()
     yield "aten::bmm", "c10::BFloat16", [[64, 2048, 128], [64, 128, 2048]], lambda: torch.bmm(p, q)
+
+
+def causal_attention(torch: Any, small: bool, new: Callable[..., Any]) -> Iterator[Operation]:
+    """Other lengths, and PyTorch's own FlashAttention beside cuDNN's: their tiles differ."""
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    def run(backend: Any, q: Any, k: Any, v: Any) -> Any:
+        with sdpa_kernel(backend):
+            return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+    half = torch.bfloat16
+    for word, backend in (
+        ("cudnn", SDPBackend.CUDNN_ATTENTION),
+        ("flash", SDPBackend.FLASH_ATTENTION),
+    ):
+        for length, width in ((512, 128), (2048, 64), (4096, 128)):
+            heads = [2 if small else 8, 16, length, width]
+            q, k, v = (new(half, *heads) for _ in range(3))
+            yield (
+                f"aten::scaled_dot_product_attention causal {word}", "c10::BFloat16", [heads] * 3,
+                lambda q=q, k=k, v=v, b=backend: run(b, q, k, v),  # type: ignore[misc]
+            )  # fmt: skip
 
 
 def tf32(torch: Any, p: Any, q: Any) -> Any:
@@ -182,10 +213,10 @@ def products(torch: Any, small: bool) -> dict[str, float]:
     return found
 
 
-def timed(torch: Any, small: bool) -> list[dict[str, Any]]:
+def timed(torch: Any, small: bool, only: str = "") -> list[dict[str, Any]]:
     """Each operator with its time."""
     found = []
-    for name, dtype, sizes, call in operations(torch, small):
+    for name, dtype, sizes, call in operations(torch, small, only):
         row: dict[str, Any] = {"operator": name, "type": dtype, "sizes": sizes}
         try:
             row["time_ns"] = event_ns(torch, call, 8)
@@ -195,12 +226,12 @@ def timed(torch: Any, small: bool) -> list[dict[str, Any]]:
     return found
 
 
-def inner(small: bool) -> None:
+def inner(small: bool, only: str = "") -> None:
     """What `ncu` profiles: a marker, then the operator once; both were run before."""
     import torch
 
     mark = torch.zeros(64, device="cuda")
-    for _, _, _, call in operations(torch, small):
+    for _, _, _, call in operations(torch, small, only):
         for profiled in (False, True):
             torch.cuda.synchronize()
             if profiled:
@@ -215,9 +246,9 @@ def inner(small: bool) -> None:
                 torch.cuda.profiler.stop()
 
 
-def counted(ncu: str, small: bool, seconds: float) -> list[list[dict[str, Any]]]:
+def counted(ncu: str, small: bool, seconds: float, only: str = "") -> list[list[dict[str, Any]]]:
     """The kernels of each operator: name, and metrics in base units."""
-    here = [sys.executable, "-m", "bench.h200.lab_roofline_table", "--inner"]
+    here = [sys.executable, "-m", "bench.h200.lab_roofline_table", "--inner", "--only", only]
     options = "--csv --page raw --print-units base --clock-control none --cache-control all"
     done = subprocess.run(
         [
@@ -261,9 +292,18 @@ def number(text: str) -> float | None:
 def write(table: dict[str, Any]) -> Path:
     """The table as it is now."""
     TABLES.mkdir(exist_ok=True)
-    path: Path = TABLES / "lab_roofline.json"
-    path.write_text(json.dumps(table, indent=1) + "\n")
-    return path
+    TABLE.write_text(json.dumps(table, indent=1) + "\n")
+    return TABLE
+
+
+def without(old: Sequence[dict[str, Any]], new: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The rows that were not measured anew."""
+
+    def key(row: dict[str, Any]) -> str:
+        return json.dumps([row[name] for name in ("operator", "type", "sizes")])
+
+    there = {key(row) for row in new}
+    return [row for row in old if key(row) not in there]
 
 
 def main() -> None:
@@ -272,25 +312,32 @@ def main() -> None:
     parser.add_argument("--no-counters", action="store_true")
     parser.add_argument("--seconds", type=float, default=150, help="longest that ncu may take")
     parser.add_argument("--small", action="store_true", help="arrays of an eighth, to try it out")
+    parser.add_argument("--only", default="", help="operators with this in their name")
+    parser.add_argument("--add", action="store_true", help="to the table; no ceilings")
     parser.add_argument("--inner", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.inner:
-        inner(args.small)
+        inner(args.small, args.only)
         return
     import torch
 
     torch.backends.cuda.matmul.allow_tf32 = False
     start = time.monotonic()
-    table: dict[str, Any] = {"about": surroundings()}
-    table["bytes_per_s"] = bandwidths(torch, args.small)
-    table["flops_per_s"] = products(torch, args.small)
-    rows = table["operators"] = timed(torch, args.small)
+    if args.add:
+        table = json.loads(TABLE.read_text())
+        table.setdefault("added", []).append(surroundings())
+    else:
+        table = {"about": surroundings()}
+        table["bytes_per_s"] = bandwidths(torch, args.small)
+        table["flops_per_s"] = products(torch, args.small)
+    rows = timed(torch, args.small, args.only)
+    table["operators"] = without(table.get("operators", ()), rows) + rows
     write(table)
     torch.cuda.empty_cache()
     print(f"timed after {time.monotonic() - start:.1f} s", flush=True)
     if not args.no_counters:
         try:
-            found = counted(args.ncu, args.small, args.seconds)
+            found = counted(args.ncu, args.small, args.seconds, args.only)
             for row, kernels in zip(rows, found, strict=True):
                 row["kernels"] = kernels
         except Exception:

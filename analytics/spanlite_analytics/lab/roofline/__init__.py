@@ -3,7 +3,7 @@
 from spanlite_analytics.lab.roofline.ceilings import GPUS, Ceilings, ceilings_of, measured_h200
 from spanlite_analytics.lab.roofline.counted import work_counted
 from spanlite_analytics.lab.roofline.place import Place, Point, place
-from spanlite_analytics.lab.roofline.work import Call, Work, work_of
+from spanlite_analytics.lab.roofline.work import Call, Work, attention_tile, work_of
 
 __all__ = [
     "GPUS",
@@ -12,6 +12,7 @@ __all__ = [
     "Place",
     "Point",
     "Work",
+    "attention_tile",
     "ceilings_of",
     "measured_h200",
     "place",

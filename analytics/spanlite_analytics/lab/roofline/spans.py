@@ -11,7 +11,13 @@ from spanlite.errors import UsageError
 from spanlite.timewindow import TimeWindow
 
 from spanlite_analytics.lab.roofline.place import Point
-from spanlite_analytics.lab.roofline.work import RULES, Call, plain_name, work_of
+from spanlite_analytics.lab.roofline.work import (
+    RULES,
+    Call,
+    attention_tile,
+    plain_name,
+    work_of,
+)
 from spanlite_analytics.views import quote, reading
 
 #: Calls and operators between a kernel and the operator with a rule.
@@ -135,7 +141,7 @@ def _points(rows: list[_Row], tf32: bool) -> tuple[list[Point], set[str], _Left]
         if gpu:
             gpus.add(gpu)
         call = call_of(name, attributes, tf32)
-        work = work_of(call) if call else None
+        work = work_of(replace(call, tile=attention_tile(kernel))) if call else None
         if call is None or work is None:
             left_ns += total_ns
             left_kernels += kernels

@@ -1,13 +1,16 @@
 """Bytes and FLOPs of an operator, from its name and the recorded sizes of its inputs.
 
 Bytes are the compulsory ones: each input read once, each output written once. FLOPs count a
-multiplication and an addition as two. Nothing is guessed: an operator without a rule, or
-without sizes, gives None. Names are ATen's, without `aten::` and a trailing `_`.
+multiplication and an addition as two; of a causal attention whose kernel names its tiles they
+are those of whole tiles, which is what the tensor cores do and the counters count. Nothing is
+guessed: an operator without a rule, or without sizes, gives None. Names are ATen's, without
+`aten::` and a trailing `_`.
 """
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -59,6 +62,7 @@ class Call:
 
     A tensor list (as `cat` takes) is a list of sizes. `strides` may be empty; a stride of 0 is a
     broadcast, of which only one element is read. `tf32`: FP32 products run on tensor cores.
+    `tile`: queries and keys that the kernel takes at once, as `attention_tile` finds them.
     """
 
     name: str
@@ -67,6 +71,7 @@ class Call:
     strides: Sequence[Any] = ()
     concrete: Sequence[Any] = ()
     tf32: bool = False
+    tile: tuple[int, int] | None = None
 
     def size(self, place: int) -> list[int]:
         """Of a tensor argument; [] where it is none."""
@@ -169,7 +174,8 @@ def _attention(causal: int, tokens: int = -2, head: int = -3) -> Rule:
     """Scaled dot-product attention of (batch, heads, tokens, width); `causal`: its argument.
 
     A causal one needs about half of the products: query i sees keys up to i, aligned at the top
-    left as PyTorch does. Where that flag was not recorded nothing is said.
+    left as PyTorch does; a kernel leaves out the tiles that nobody sees, and computes the others
+    whole. Where that flag was not recorded nothing is said.
     """
 
     def rule(call: Call) -> Work | None:
@@ -178,13 +184,39 @@ def _attention(causal: int, tokens: int = -2, head: int = -3) -> Rule:
         if len(q) != 4 or len(k) != 4 or len(v) != 4 or masked is None:
             return None
         queries, keys = q[tokens], k[tokens]
-        seen = sum(min(i + 1, keys) for i in range(queries)) if masked else queries * keys
+        seen = _causal_pairs(queries, keys, call.tile) if masked else queries * keys
         products = 2.0 * q[0] * q[head] * seen * (q[-1] + v[-1])
         out = q[0] * q[head] * queries * v[-1] * SIZES[call.type(0)]
         read = call.bytes(0) + call.bytes(1) + call.bytes(2)
         return Work({_product_type(call, 0): products}, read, out)
 
     return rule
+
+
+#: cuDNN's names and FlashAttention 2's, demangled: rows of queries, rows of keys.
+_ATTENTION_TILES = (
+    re.compile(r"sdpa_sm\d+_flash_fprop\w*?_(\d+)x(\d+)x\d+_"),
+    re.compile(r"Flash_fwd_kernel_traits<(?:\(int\))?\d+, (?:\(int\))?(\d+), (?:\(int\))?(\d+)"),
+)
+
+
+def attention_tile(kernel: str) -> tuple[int, int] | None:
+    """Queries and keys of a tile, from the kernel's name; None where it does not say."""
+    for pattern in _ATTENTION_TILES:
+        found = pattern.search(kernel)
+        if found:
+            return int(found[1]), int(found[2])
+    return None
+
+
+def _causal_pairs(queries: int, keys: int, tile: tuple[int, int] | None) -> int:
+    """(query, key) pairs of the tiles that hold one which is seen; without tiles: that are seen."""
+    rows, columns = tile or (1, 1)
+    most = -(-keys // columns) * columns
+    return sum(
+        rows * min(-(-min(first + rows, queries) // columns) * columns, most)
+        for first in range(0, queries, rows)
+    )
 
 
 def _rows(flops: float, weights: tuple[int, ...] = (), per_row_bytes: int = 0) -> Rule:

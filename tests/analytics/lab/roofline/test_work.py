@@ -1,12 +1,13 @@
 """Bytes and FLOPs of operators, worked out by hand."""
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from spanlite_analytics.lab.roofline import Call, Work, work_of
+from spanlite_analytics.lab.roofline import Call, Work, attention_tile, work_of
 
 HALF, FLOAT = "c10::BFloat16", "float"
 
@@ -63,6 +64,35 @@ def test_attention_counts_both_products() -> None:
     half = work_of(call(name, square, concrete=["", "", "", "0.", "True"]))
     assert full and half
     assert half.total_flops / full.total_flops == (16 * 17 / 2) / 256
+
+
+CUDNN = "cudnn_generated_fort_native_sdpa_sm90_flash_fprop_wgmma_f16_knob_7_64x128x128_4x1x1_cga1"
+FLASH = "void pytorch_flash::flash_fwd_kernel<pytorch_flash::Flash_fwd_kernel_traits<{}>, 0, 1>"
+
+
+@pytest.mark.parametrize(
+    ("kernel", "tile"),
+    [
+        (CUDNN, (64, 128)),
+        (FLASH.format("128, 128, 64, 4, false"), (128, 64)),
+        (FLASH.format("(int)64, (int)128, (int)128, (int)4, (bool)0"), (128, 128)),
+        ("nvjet_sm90_tst_256x128_64x4_1x2_h_bz_coopA_TNT", None),
+    ],
+)
+def test_the_tile_of_an_attention(kernel: str, tile: tuple[int, int] | None) -> None:
+    assert attention_tile(kernel) == tile
+
+
+@given(st.integers(1, 70), st.integers(1, 70), st.integers(1, 9), st.integers(1, 9))
+def test_a_causal_attention_computes_tiles_whole(
+    queries: int, keys: int, rows: int, columns: int
+) -> None:
+    sizes = [[1, 1, queries, 8], [1, 1, keys, 8], [1, 1, keys, 8]]
+    made = call("aten::scaled_dot_product_attention", sizes, concrete=["", "", "", "", "", "True"])
+    found = work_of(replace(made, tile=(rows, columns)))
+    seen = {(i // rows, j // columns) for i in range(queries) for j in range(min(i + 1, keys))}
+    assert found is not None
+    assert found.total_flops == len(seen) * rows * columns * 2 * 16
 
 
 @pytest.mark.parametrize(
