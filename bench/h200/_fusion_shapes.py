@@ -4,6 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from bench.h200 import _side_door  # noqa: F401 - lets the lab in
+
+# isort: split
+from spanlite_analytics.lab.fusion.tiles import Tile, suits
+
 #: (hidden, out) of linear layers that follow a norm, and where they are from.
 LAYERS = {
     (768, 2304): "GPT-2 small, QKV",
@@ -24,23 +29,6 @@ LAYERS = {
 TOKENS = (1, 8, 32, 64, 128, 256, 512, 1024, 4096)
 CHAINS = ("rmsnorm,gemm,bias,silu", "layernorm,gemm,bias,gelu")
 SPLITS = ("unfused", "epilogue", "prologue", "all")
-
-
-@dataclass(frozen=True)
-class Tile:
-    """Rows, columns and depth of a block's tile; warps; stages of the pipeline; parts of K."""
-
-    m: int
-    n: int
-    k: int
-    warps: int
-    stages: int
-    split: int = 1
-
-    @property
-    def name(self) -> str:
-        """Such as 64x128x64 w4 s4 k1."""
-        return f"{self.m}x{self.n}x{self.k} w{self.warps} s{self.stages} k{self.split}"
 
 
 #: The one that fused static uses for every shape.
@@ -81,17 +69,7 @@ PROLOGUE_TILES = tuple(
 
 def tiles_for(tokens: int, hidden: int, out: int) -> list[Tile]:
     """Those that are not absurd for a shape: the static one always."""
-    kept = []
-    for tile in TILES:
-        low = 16 if tokens <= 16 else 32 if tokens <= 32 else 64
-        if tokens > 256:
-            low = 64 if tile.n >= 128 else 128
-        high = 16 if tokens <= 16 else 64 if tokens <= 64 else 128
-        blocks = -(-tokens // tile.m) * -(-out // tile.n)
-        crowded = tile.split > 1 and blocks > 264
-        if tile == STATIC or (low <= tile.m <= high and hidden % tile.k == 0 and not crowded):
-            kept.append(tile)
-    return kept
+    return [tile for tile in TILES if tile == STATIC or suits(tile, tokens, hidden, out)]
 
 
 @dataclass(frozen=True)

@@ -19,14 +19,14 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import wait
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from bench.h200 import _fusion_shapes as plan
-from bench.h200._device import save, surroundings
+from bench.h200._device import TABLES, load, save, surroundings
 from bench.h200._fusion_compile import Compiling, jobs
 from bench.h200._fusion_run import Layer, Runner, make_layer
 from bench.h200._fusion_shapes import Candidate, Tile
@@ -53,6 +53,7 @@ SMOKE_SHAPES = (
 )
 
 
+SHAPE = ("chain", "tokens", "hidden", "out")
 #: Seconds by what they were spent on.
 SPENT: Counter[str] = Counter()
 
@@ -145,7 +146,7 @@ def row_of(
     """One line of the table."""
     candidate, times, error, kernel = found
     return {
-        **dict(zip(("chain", "tokens", "hidden", "out"), shape, strict=True)),
+        **dict(zip(SHAPE, shape, strict=True)),
         "split": ("torch", *plan.SPLITS).index(candidate.split),
         "tile": plan.TILES.index(candidate.tile) if candidate.tile else -1,
         "time_ns": float(np.median(times)),
@@ -183,7 +184,35 @@ def tiles_of(args: argparse.Namespace) -> Sequence[Tile]:
     return SMOKE_TILES if args.smoke else plan.TILES
 
 
-def run(args: argparse.Namespace) -> list[dict[str, float]]:
+@dataclass
+class Before:
+    """What the table has already, with --add: rows, and the runs that made them."""
+
+    rows: list[dict[str, float]] = field(default_factory=list)
+    runs: list[dict[str, str]] = field(default_factory=list)
+
+
+def before() -> Before:
+    """The table as it is."""
+    columns, about = load(TABLES / "lab_fusion.npz")
+    rows = [
+        dict(zip(columns, values, strict=True))
+        for values in zip(*(column.tolist() for column in columns.values()), strict=True)
+    ]
+    run = {key: about[key] for key in ("command", "date", "driver_version")}
+    return Before(rows, [*about.get("earlier", []), run])
+
+
+def left_of(args: argparse.Namespace, earlier: Before) -> list[tuple[int, int, int, int]]:
+    """The shapes to measure: without those that are there."""
+    there = {tuple(int(row[key]) for key in SHAPE) for row in earlier.rows}
+    shapes = SMOKE_SHAPES if args.smoke else plan.shapes()[args.skip :]
+    return [shape for shape in shapes if shape not in there][: args.shapes]
+
+
+def run(
+    args: argparse.Namespace, shapes: Sequence[tuple[int, int, int, int]], earlier: Before
+) -> list[dict[str, float]]:
     """Shape after shape, until the budget or the shapes end."""
     import torch
 
@@ -199,7 +228,7 @@ def run(args: argparse.Namespace) -> list[dict[str, float]]:
     layers: dict[tuple[int, int, int], Layer] = {}
     stream, done = torch.cuda.Stream(), 0
     tiles = tiles_of(args)
-    for shape in SMOKE_SHAPES if args.smoke else plan.shapes()[args.skip :][: args.shapes]:
+    for shape in shapes:
         if time.monotonic() - start > args.budget:
             break
         chain, tokens, hidden, out = shape
@@ -218,7 +247,7 @@ def run(args: argparse.Namespace) -> list[dict[str, float]]:
         done += 1
         print(told(shape, new), flush=True)
         if done % KEPT_EVERY == 0:
-            keep(rows)
+            keep(rows, earlier)
     took = time.monotonic() - start
     spent = ", ".join(f"{what} {seconds:.1f}" for what, seconds in SPENT.most_common())
     print(f"{done} shapes, {len(rows)} candidates in {took:.1f} s: {spent}", flush=True)
@@ -230,18 +259,20 @@ def main() -> None:
     parser.add_argument("--budget", type=float, default=75)
     parser.add_argument("--shapes", type=int, default=10_000)
     parser.add_argument("--skip", type=int, default=0, help="shapes to leave out at the start")
+    parser.add_argument("--add", action="store_true", help="to the shapes that the table has")
     parser.add_argument("--smoke", action="store_true", help="a few tiles on a few shapes")
     parser.add_argument("--compile-only", action="store_true", help="fill Triton's cache")
     parser.add_argument("--compiled", action="store_true", help="the cache is full already")
     args, began = parser.parse_args(), time.monotonic()
-    shapes = SMOKE_SHAPES if args.smoke else plan.shapes()
+    earlier = before() if args.add else Before()
+    shapes = left_of(args, earlier)
     compiling = None if args.compiled else Compiling()
     if compiling:
         begun = compiling.begin(jobs(shapes, tiles_of(args)))
         # The rest goes on while a short trial measures.
         rest = compiling.begin(jobs(plan.shapes(), plan.TILES)) if args.smoke else []
         compiling.wait(begun)
-    rows = [] if args.compile_only else run(args)
+    rows = [] if args.compile_only else run(args, shapes, earlier)
     if compiling:
         if args.smoke:
             deadline = began + args.budget - time.monotonic()
@@ -251,12 +282,13 @@ def main() -> None:
         return
     wrong = [r for r in rows if not r["error"] <= MOST_ERROR]
     print(f"{len(wrong)} outputs differ from FP64 by more than {MOST_ERROR:g}")
-    path = keep(rows)
-    print(f"{len(rows)} rows in {path}, {path.stat().st_size:,} bytes")
+    path = keep(rows, earlier)
+    print(f"{len(earlier.rows) + len(rows)} rows in {path}, {path.stat().st_size:,} bytes")
 
 
-def keep(rows: list[dict[str, float]]) -> Path:
+def keep(new: list[dict[str, float]], earlier: Before) -> Path:
     """Write the table as far as it goes."""
+    rows = earlier.rows + new
     columns = {
         key: np.array([row[key] for row in rows], np.int64 if whole else np.float32)
         for key, whole in ((k, isinstance(v, int)) for k, v in rows[0].items())
@@ -268,6 +300,7 @@ def keep(rows: list[dict[str, float]]) -> Path:
         "static": plan.TILES.index(plan.STATIC),
         "most_error": MOST_ERROR,
         "rounds": ROUNDS,
+        "earlier": earlier.runs,
     }
     return save("lab_fusion", columns, about)
 
