@@ -39,7 +39,7 @@ from bench.replay_fidelity import (
 NAMES = ("graph_s8", "graph_s4")
 HELD = ("0", "all", "-0.5", "-1", "-2", "0.5")
 PATIENCE_NS = (1_000_000, 10_000, 30_000)
-STEER_NS = (0, 900)
+STEER_NS = (0, 900, 2_000)
 FEWEST = (100, 500)
 
 

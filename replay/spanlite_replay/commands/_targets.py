@@ -13,6 +13,7 @@ from pathlib import Path
 from spanlite.errors import InputError, UsageError
 from spanlite.occupancy import KNOWN_GPUS
 from spanlite.settings import add_bootstrap_argument, archive_of, bootstrap_of
+from spanlite.timewindow import parse_duration
 from spanlite.topics import RAW_TOPIC
 
 from spanlite_replay.commands._flags import DEPS_HELP
@@ -27,6 +28,8 @@ from spanlite_replay.work import WORK_COLUMNS, Deps
 TARGETS = ("dry", "kafka", "sim", "gpu", "http")
 #: These run kernels and copies, real or simulated, by a clock of their own.
 RUNS_DEVICE_WORK = ("sim", "gpu")
+#: Beyond it lengths would mean nothing.
+MOST_STEER_NS = 100_000
 _REPLAY_ID = re.compile(r"[A-Za-z0-9._:/-]{1,100}")
 
 
@@ -77,6 +80,12 @@ def add_targets(parser: argparse.ArgumentParser) -> None:
         help="gpu: stand-ins pass time by the wall clock (default), or by the SM's cycles, so that "
         "they slow down with it",
     )
+    group.add_argument(
+        "--steer",
+        metavar="DURATION",
+        help="gpu: a stand-in may end up to this earlier or later (such as 0.9us) to be at its "
+        "recorded time, so that delays do not add up along a stream (default: lengths are kept)",
+    )
     add_http(parser)
 
 
@@ -96,6 +105,15 @@ def check_target(args: argparse.Namespace) -> None:
     for is_wrong, message in _conflicts(args, args.target):
         if is_wrong:
             raise UsageError(message)
+    steer_of(args)
+
+
+def steer_of(args: argparse.Namespace) -> int:
+    """How far ends may be moved, in ns. Raises UsageError."""
+    steer_ns = 0 if args.steer is None else parse_duration(args.steer)
+    if steer_ns > MOST_STEER_NS:
+        raise UsageError(f"--steer {args.steer}: a replay keeps lengths; give 100us at most")
+    return steer_ns
 
 
 def check_machine(args: argparse.Namespace) -> None:
@@ -129,8 +147,12 @@ def _conflicts(args: argparse.Namespace, target: str) -> Iterator[tuple[object, 
     yield not sim and not gpu and args.deps, "--deps needs --target sim or gpu"
     for flag in ("host", "gpu"):
         yield not sim and getattr(args, flag) is not None, f"--{flag} needs --target sim"
-    for flag in ("mode", "spin"):
+    for flag in ("mode", "spin", "steer"):
         yield not gpu and getattr(args, flag), f"--{flag} needs --target gpu"
+    yield (
+        args.steer and args.spin == "work",
+        "--steer is by the wall clock: leave --spin work out",
+    )
     yield (
         args.replay_id is not None and not _REPLAY_ID.fullmatch(args.replay_id),
         f"--replay-id '{args.replay_id}' may hold letters, digits and . _ : / - only",
@@ -158,8 +180,10 @@ def make_target(args: argparse.Namespace, bucket_count: int, progress: Progress)
         )
     if args.target == "gpu":
         from spanlite_replay.targets.gpu.open import open_target
+        from spanlite_replay.targets.gpu.tuning import Tuning
 
-        return open_target(replay_id, args.mode or "timing", args.spin or "wall", out)
+        tuning = Tuning(steer_ns=steer_of(args))
+        return open_target(replay_id, args.mode or "timing", args.spin or "wall", out, tuning)
     if args.target == "http":
         return make_http(args, replay_id, out, progress)
     # Only here, so that a dry run does not load the Kafka client.

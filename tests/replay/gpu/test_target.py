@@ -68,14 +68,19 @@ def test_each_kernel_has_the_recorded_launch(
     assert len(stamps) == len(set(stamps)) > 100
 
 
-@pytest.mark.parametrize(("name", "least", "most"), [("graph_s1", 15, 20), ("graph_s8", 90, 100)])
+@pytest.mark.parametrize(
+    ("name", "held", "least", "most"),
+    [("graph_s1", 0.0, 15, 20), ("graph_s8", 0.0, 55, 65), ("graph_s8", None, 90, 100)],
+)
 def test_a_gpu_that_is_full_is_told(
-    name: str, least: int, most: int, import_rows: ImportRows, plan_of: PlanOf, driver: Any
-) -> None:
-    """Recorded lengths hold waits for room: eight streams of stand-ins would fill an H200."""
-    report = run_plan(plan_of(import_rows(HERE / f"{name}.json.gz")), GpuTarget(driver, "r"))
-    held = int(str(report.facts["room"]).split()[2])
-    assert least <= held <= most
+    name: str, held: Any, least: int, most: int, import_rows: ImportRows, plan_of: PlanOf,
+    driver: Any,
+) -> None:  # fmt: skip
+    """Recorded lengths have waits for room in them: held as long, they would fill an H200."""
+    target = GpuTarget(driver, "r", tuning=Tuning(held=held))
+    report = run_plan(plan_of(import_rows(HERE / f"{name}.json.gz")), target)
+    room = int(str(report.facts["room"]).split()[2])
+    assert least <= room <= most
 
 
 def test_a_slower_gpu_shows(import_rows: ImportRows, plan_of: PlanOf, driver: Any) -> None:
@@ -247,11 +252,18 @@ def test_copies_and_memsets_are_real(make_rows: Any, plan_of: PlanOf, driver: An
 
 
 def test_flags_of_the_gpu_belong_to_it(tmp_path: Path, spanlite: Run) -> None:
-    for flags in (["--mode", "ops"], ["--spin", "work"]):
+    for flags in (["--mode", "ops"], ["--spin", "work"], ["--steer", "1us"]):
         code, _, err = spanlite("replay", tmp_path, "--target", "sim", *flags)
         assert code == 2 and f"{flags[0]} needs --target gpu" in err
     code, _, err = spanlite("replay", tmp_path, "--target", "gpu", "--no-wait")
     assert code == 2 and "--target gpu has a clock of its own" in err
+    for flags, word in (
+        (["--steer", "1"], "not a duration"),
+        (["--steer", "2ms"], "100us at most"),
+        (["--steer", "1us", "--spin", "work"], "by the wall clock"),
+    ):
+        code, _, err = spanlite("replay", tmp_path, "--target", "gpu", *flags)
+        assert code == 2 and word in err
 
 
 def test_without_a_gpu_it_says_what_is_missing(

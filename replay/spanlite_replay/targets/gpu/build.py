@@ -35,6 +35,7 @@ class Recipe:
     hold: I64
     due: I64
     steer_ns: int = 0
+    cycles_per_ns: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -141,5 +142,6 @@ def _add(
         int(recipe.hold[item]),
         int(recipe.due[item]),
         recipe.steer_ns,
+        recipe.cycles_per_ns,
     )
     return driver.add_stand_in(graph, before, shapes.launches[shape], work)

@@ -84,7 +84,7 @@ def calibrate(
     driver.reserve(len(order) + 1, 1)
     measured = np.zeros((len(shapes.launches), told_count), np.int64)
     if order:
-        records = _run(driver, shapes, order, told, leaves)
+        records = _run(driver, shapes, order, told, leaves, cycles_per_ns)
         took = records.end_ns - records.start_ns
         keys = np.array([shape * told_count + column for shape, column in order])
         for key in np.unique(keys).tolist():
@@ -108,7 +108,12 @@ def _lengths(shapes: Shapes, lengths_ns: I64, cycles_per_ns: float) -> I64:
 
 
 def _run(
-    driver: Driver, shapes: Shapes, order: list[tuple[int, int]], told: I64, leaves: bool
+    driver: Driver,
+    shapes: Shapes,
+    order: list[tuple[int, int]],
+    told: I64,
+    leaves: bool,
+    cycles_per_ns: float,
 ) -> Records:
     """One kernel after the other. Records in that order."""
     graph = driver.new_graph()
@@ -116,7 +121,8 @@ def _run(
     for number, (shape, column) in enumerate(order):
         length = int(told[shape, column])
         stamp = number if shapes.is_stamped(shape, length) else -1
-        work = shapes.stand_in(shape, length, stamp, max(length // 2, 1) if leaves else 0)
+        hold = max(length // 2, 1) if leaves else 0
+        work = shapes.stand_in(shape, length, stamp, hold, cycles_per_ns=cycles_per_ns)
         node = driver.add_stand_in(graph, [node], shapes.launches[shape], work)
     return _measured(driver, graph, len(order) + 1, slice(1, None))
 

@@ -242,6 +242,7 @@ class CudaDriver:
             memory.origin,
             max(work.due_ns, 0),
             work.steer_ns,
+            round(1024 * work.cycles_per_ns),
             memory.scratch,
             work.moved_bytes // 16,
             SCRATCH_BYTES // 16,

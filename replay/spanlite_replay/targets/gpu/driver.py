@@ -47,6 +47,7 @@ class StandIn:
     hold: int = 0
     due_ns: int = 0
     steer_ns: int = 0
+    cycles_per_ns: float = 1.0
 
 
 @dataclass(frozen=True)

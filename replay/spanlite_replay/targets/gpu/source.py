@@ -18,6 +18,7 @@ struct Work {
   u64 hold;        // the same for each block alone; 0: as long as the kernel
   const u64* origin;
   u64 due, steer;  // wanted end, from the origin, and how far the end may move to it
+  u64 rate1024;    // cycles in 1,024 ns
   u64* scratch;
   u64 moved16;     // 16-byte words that the grid reads and writes first
   u64 scratch16;   // words of the scratch
@@ -48,17 +49,24 @@ __device__ __forceinline__ void move(const Work& w) {
   for (u64 i = block_number() * threads + mine; i < w.moved16 / 2; i += step)
     words[half + i % half] = words[i % half];
 }
-// Blocks leave their SM after what they hold it for, and those that came late with the kernel; the
-// last one keeps its length.
-__device__ __forceinline__ void keep(const Work& w, u64 begin) {
+// When the first block began, as far as this one knows.
+__device__ __forceinline__ u64 first_start(const Work& w, u64 begin) {
   u64 number = block_number();
   volatile u64* stamp = w.stamp;
   if (stamp && number == 0 && threadIdx.x == 0) *stamp = begin;
   u64 first = stamp && number ? *stamp : begin;
-  u64 until = (first < begin ? first : begin) + w.length;
+  return first < begin ? first : begin;
+}
+__device__ __forceinline__ bool is_last() {
+  return block_number() == (u64)gridDim.x * gridDim.y * gridDim.z - 1;
+}
+// Blocks leave their SM after what they hold it for, and those that came late with the kernel; the
+// last one keeps its length.
+__device__ __forceinline__ void keep(const Work& w, u64 begin) {
+  u64 until = first_start(w, begin) + w.length;
   u64 leave = begin + w.hold < until ? begin + w.hold : until;
   while (wall_ns() < leave) {}
-  if (number != (u64)gridDim.x * gridDim.y * gridDim.z - 1) return;
+  if (!is_last()) return;
   if (w.steer) {
     u64 due = *(volatile const u64*)w.origin + w.due;
     until = due < until - w.steer ? until - w.steer : due > until + w.steer ? until + w.steer : due;
@@ -85,11 +93,16 @@ extern "C" __global__ void spanlite_wall(Work w) {
 }
 extern "C" __global__ void spanlite_work(Work w) {
   long long begin = clock64();
+  u64 wall = wall_ns();
   if (w.never) hold((volatile u32*)w.scratch);
   if (w.moved16) move(w);
   if (threadIdx.x >= 32 || threadIdx.y || threadIdx.z) return;
-  bool last = block_number() == (u64)gridDim.x * gridDim.y * gridDim.z - 1;
-  long long share = (long long)((w.hold && !last ? w.hold : w.length) / w.waves);
+  long long share = (long long)(w.length / w.waves);
+  if (w.hold) {  // the same as `keep`, in cycles; other SMs count others, so lateness is in ns
+    u64 late = wall - first_start(w, wall);
+    long long left = (long long)w.length - (long long)(late * w.rate1024 >> 10);
+    share = is_last() || (long long)w.hold > left ? left : (long long)w.hold;
+  }
   while (clock64() - begin < share) {}
 }
 extern "C" __global__ void spanlite_gate(volatile const u64* origin, u64 offset_ns) {

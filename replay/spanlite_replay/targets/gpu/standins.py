@@ -54,14 +54,14 @@ class Shapes:
         hold: int = 0,
         due_ns: int = 0,
         steer_ns: int = 0,
+        cycles_per_ns: float = 1.0,
     ) -> StandIn:
         """What the kernel is told; `stamp` is its own place for the start, -1 for none.
 
         `hold`: for how long its blocks hold the SMs, all waves together; 0: all to its end.
         """
         waves = int(self.waves[shape])
-        # A work-spin divides by the waves itself.
-        share = hold if self.launches[shape].name == "work" else hold // max(waves, 1)
+        share = hold // max(waves, 1)
         return StandIn(
             length,
             stamp,
@@ -71,12 +71,13 @@ class Shapes:
             max(share, 1) if hold > 0 else 0,
             due_ns,
             steer_ns,
+            cycles_per_ns,
         )
 
     def is_stamped(self, shape: int, length_ns: int) -> bool:
         """Whether its blocks count from the start of the first one."""
         x, y, z = self.launches[shape].grid
-        return length_ns >= STAMPED_NS and x * y * z > 1
+        return x * y * z > 1 and (length_ns >= STAMPED_NS or bool(self.waves[shape] > 1))
 
 
 def shapes_of(rec: Recording, rows: I64, device: Device, spin: Spin) -> Shapes:

@@ -17,6 +17,7 @@ class Work(ctypes.Structure):
         ("origin", _U64),
         ("due", _U64),
         ("steer", _U64),
+        ("rate1024", _U64),
         ("scratch", _U64),
         ("moved16", _U64),
         ("scratch16", _U64),

@@ -132,17 +132,19 @@ class GpuTarget:
             self._holds(plan, shape),
             ends_of(order, costs),
             tuning.steer_ns if self.spin == "wall" else 0,
+            self._cycles_per_ns(),
         )
 
     def _holds(self, plan: Plan, shape: I64) -> I64:
         """What each stand-in is told of how long its blocks hold the SMs; 0: to its end."""
         share, work = self.tuning.held, plan.work
+        self._held_ns = self._order.length_ns
         if share is None or work is None or not len(self._order):
             return np.zeros(len(shape), np.int64)
         alone = alone_ns(work, plan.recording, self._order.position)
         more = np.rint(share * (self._order.length_ns - alone)).astype(np.int64)
-        held = np.maximum(alone + more, 0)
-        told = wanted_lengths(held, self._calibration, shape)
+        self._held_ns = np.maximum(alone + more, 0)
+        told = wanted_lengths(self._held_ns, self._calibration, shape)
         return np.where(shape >= 0, np.maximum(told, 1), 0)
 
     def _fullest_pct(self) -> int:
@@ -150,7 +152,7 @@ class GpuTarget:
         order, shape = self._order, self._recipe_made.shape
         if not len(order) or not len(self._shapes.launches):
             return 0
-        held = np.where(shape >= 0, self._shapes.room()[np.maximum(shape, 0)] * order.length_ns, 0)
+        held = np.where(shape >= 0, self._shapes.room()[np.maximum(shape, 0)] * self._held_ns, 0)
         first = order.stretches()
         until = np.maximum.reduceat(order.start_ns + order.length_ns, first)
         share = np.add.reduceat(held, first) / np.maximum(until - order.start_ns[first], 1)
@@ -237,6 +239,8 @@ class GpuTarget:
             "between_kernels": f"{costs.gap_ns} ns, {costs.through_ns} ns with a gate",
             "gates": f"open within {seen.gate_p99_ns} ns of the deadline (p99)",
         }
+        if recipe.steer_ns:
+            self._facts["steered"] = f"ends moved by up to {recipe.steer_ns} ns to be in time"
         if costs.rate != 1.0:
             self._facts["clock_rate"] = f"{(costs.rate - 1) * 1e6:+.2f} ppm of CUPTI's clock"
         if self.operators is not None:
