@@ -4,8 +4,8 @@ Needs an NVIDIA GPU. For each recording and mode the plan is run twice (A/A):
 `replay.makespan_error_pct`, `replay.start_error_us.p99`, `replay.duration_error_pct.p95` (and as a
 share of max(1 %, 1 us)), `replay.order_violations`, `replay.lost`, `replay.aa_noise_pct` (of the
 makespan), `replay.coverage_pct` of ops mode, and `replay.sim_makespan_error_pct`: the simulator
-against the GPU. Modes: `timing` (stand-ins spin by the wall clock), `work` (by the SM's cycles) and
-`ops`.
+against the GPU. Modes: `timing` (stand-ins spin by the wall clock; `timing_steered`: their ends move
+towards their recorded time too), `work` (by the SM's cycles) and `ops`.
 `--results FILE` keeps the figures with GPU, driver and date.
 """
 
@@ -93,7 +93,8 @@ def measure(
     around |= {key: report.facts[key] for key in KEPT if key in report.facts}
     again = run_once(plan, mode, spin, False, tuning)[0] if twice else None
     fidelity = fidelity_of(plan, report, again)
-    word = f"{mode if spin == 'wall' else f'{mode}_{spin}'}.{name}"
+    told = f"{mode}_steered" if tuning is not None and tuning.steer_ns else mode
+    word = f"{told if spin == 'wall' else f'{mode}_{spin}'}.{name}"
     figures(word, mode, fidelity, target, put)
     if VERBOSE:
         look_closer(plan, report, target)
