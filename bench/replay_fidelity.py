@@ -4,8 +4,8 @@ Needs an NVIDIA GPU. For each recording and mode the plan is run twice (A/A):
 `replay.makespan_error_pct`, `replay.start_error_us.p99`, `replay.duration_error_pct.p95` (and as a
 share of max(1 %, 1 us)), `replay.order_violations`, `replay.lost`, `replay.aa_noise_pct` (of the
 makespan), `replay.coverage_pct` of ops mode, and `replay.sim_makespan_error_pct`: the simulator
-against the GPU. Modes: `timing` (stand-ins spin by the wall clock; `timing_steered`: their ends move
-towards their recorded time too), `work` (by the SM's cycles) and `ops`.
+against the GPU. Modes: `timing` (stand-ins spin by the wall clock; `timing_steered`: their ends
+move towards their recorded time too), `work` (by the SM's cycles) and `ops`.
 `--results FILE` keeps the figures with GPU, driver and date.
 """
 
