@@ -1,4 +1,7 @@
-"""Hardware counters of kernels, from Nsight Compute's `--csv --page raw`."""
+"""Hardware counters of kernels, from Nsight Compute's `--csv --page raw`.
+
+`spanlite counters` writes such files, too, with CUPTI's range profiler.
+"""
 
 from __future__ import annotations
 
@@ -109,6 +112,19 @@ def _scale(unit: str) -> float:
         return _TIMES[unit]
     first = unit[:1]
     return _SCALES[first] if first in _SCALES and unit[1:2].islower() else 1.0
+
+
+def heaviest_counted(rows: Sequence[Counted], pattern: str) -> tuple[Counted | None, int]:
+    """As `of_kernel`, of the kernel with the most time; and how many kernels match."""
+    totals: dict[str, float] = {}
+    for row in rows:
+        if pattern.lower() in row.kernel.lower():
+            time = row.get("gpu__time_duration.sum") or 0.0
+            totals[row.kernel] = totals.get(row.kernel, 0.0) + time
+    if not totals:
+        return None, 0
+    first = max(totals, key=lambda name: totals[name])
+    return of_kernel([row for row in rows if row.kernel == first], ""), len(totals)
 
 
 def of_kernel(

@@ -8,8 +8,9 @@ import importlib
 import json
 import pkgutil
 import sys
+import time
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from rich.table import Table
@@ -50,6 +51,46 @@ def print_json(value: Any) -> None:
     plain = json.loads(text, parse_constant=lambda _: None)
     json.dump(plain, sys.stdout, indent=2, ensure_ascii=False)
     print()
+
+
+#: Plain lines of progress come no more often, and none before this.
+_EVERY_S = 5.0
+
+
+class Progress:
+    """How far long work is: a bar on a terminal, else a line now and then; on stderr.
+
+    Work that ends within a moment shows nothing.
+    """
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self._bar: Any = None
+        self._task: Any = None
+        self._last = time.monotonic()
+
+    def __enter__(self) -> Self:
+        if sys.stderr.isatty():
+            from rich.console import Console
+            from rich.progress import Progress as Bar
+
+            self._bar = Bar(console=Console(stderr=True), transient=True)
+            self._bar.start()
+            self._task = self._bar.add_task(self._what, total=None)
+        return self
+
+    def told(self, done: int, total: int, what: str = "") -> None:
+        """So much of it is done; `what`: what comes next."""
+        words = f"{self._what}: {what}" if what else self._what
+        if self._bar is not None:
+            self._bar.update(self._task, completed=done, total=total, description=words)
+        elif time.monotonic() - self._last > _EVERY_S:
+            self._last = time.monotonic()
+            print(f"{words}: {done} of {total}", file=sys.stderr, flush=True)
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar is not None:
+            self._bar.stop()
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], title: str = "") -> None:

@@ -14,6 +14,8 @@ from spanlite_analytics.views import quote, reading
 #: Hopper, where a trace does not say which GPU it was.
 DEFAULT_CAPABILITY = "9.0"
 DEFAULT_SMS = 132
+#: No archive's window has so many; if one has, those with the least time do not count.
+MOST_CONFIGURATIONS = 1_000_000
 
 _SQL = """
 SELECT name, grid_x::BIGINT * grid_y * grid_z AS grid, block_x, block_y, block_z,
@@ -64,6 +66,36 @@ def launches(
     sql = _SQL.format(condition=condition, limit=int(limit))
     rows = reading(archive, window, lambda con: con.execute(sql).fetchall())
     return [_seen(*row) for row in rows]
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """The kernel with the most time among those that a pattern picks."""
+
+    #: Its configurations, the most time first.
+    seen: tuple[Seen, ...]
+    #: Kernels that the pattern picks, and their time together.
+    kernels: int
+    all_ns: float
+
+    @property
+    def total_ns(self) -> float:
+        """Of all its configurations."""
+        return sum(one.total_ns for one in self.seen)
+
+
+def heaviest(
+    archive: Archive, window: TimeWindow, pattern: str = "", trace: str = ""
+) -> Match | None:
+    """The kernel, by whole name, that took the most time; None where no name matches."""
+    by_name: dict[str, list[Seen]] = {}
+    for one in launches(archive, window, pattern, MOST_CONFIGURATIONS, trace):
+        by_name.setdefault(one.name, []).append(one)
+    if not by_name:
+        return None
+    totals = {name: sum(one.total_ns for one in same) for name, same in by_name.items()}
+    first = max(totals, key=lambda name: totals[name])
+    return Match(tuple(by_name[first]), len(by_name), sum(totals.values()))
 
 
 def _seen(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -33,10 +33,20 @@ class Audit:
     unjudged: list[str] = field(default_factory=list)
 
 
-def audit_path(path: Path, compiler: Compiler, blocks: Mapping[str, Block] | None = None) -> Audit:
-    """Audit all kernels in a file or folder. Raises InputError and ServiceError as `units_of`."""
+def audit_path(
+    path: Path,
+    compiler: Compiler,
+    blocks: Mapping[str, Block] | None = None,
+    told: Callable[[int, int, str], None] = lambda done, total, name: None,
+) -> Audit:
+    """Audit all kernels in a file or folder. Raises InputError and ServiceError as `units_of`.
+
+    `told` hears how many of the file's modules are done, and which comes next.
+    """
     result = Audit()
-    for unit in units_of(path, compiler):
+    units = list(units_of(path, compiler))
+    for number, unit in enumerate(units):
+        told(number, len(units), unit.name)
         _audit_unit(unit, blocks or {}, result)
     result.findings = in_order(result.findings)
     return result

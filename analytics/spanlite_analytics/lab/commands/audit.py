@@ -13,7 +13,7 @@ from spanlite.errors import UsageError
 from spanlite_analytics.lab.audit.findings import RULES, Finding
 from spanlite_analytics.lab.audit.report import as_json, as_text, sarif
 from spanlite_analytics.lab.audit.run import Audit, audit_path, optimised, table
-from spanlite_analytics.lab.frame import add_json_argument, print_json, print_table
+from spanlite_analytics.lab.frame import Progress, add_json_argument, print_json, print_table
 from spanlite_analytics.lab.toolchain import DEFAULT_ARCH, Compiler
 
 FOUND = 1
@@ -78,7 +78,8 @@ class AuditCommand:
         if args.optimised:
             return _show_changes(args, compiler)
         blocks = {"": _block(args.block)} if args.block else {}
-        audits = [audit_path(path, compiler, blocks) for path in args.path]
+        with Progress("audit") as progress:
+            audits = [audit_path(path, compiler, blocks, progress.told) for path in args.path]
         findings = [f for a in audits for f in a.findings if not args.rule or f.rule in args.rule]
         _show(args, audits, findings)
         return FOUND if findings else 0

@@ -15,7 +15,7 @@ from spanlite.settings import add_archive_argument, archive_of
 from spanlite.timewindow import add_window_arguments, window_of
 
 from spanlite_analytics.lab.audit.findings import Finding as CodeFinding
-from spanlite_analytics.lab.counters import Counted, of_kernel, read_ncu
+from spanlite_analytics.lab.counters import Counted, heaviest_counted, of_kernel, read_ncu
 from spanlite_analytics.lab.explain import (
     Case,
     Finding,
@@ -25,19 +25,20 @@ from spanlite_analytics.lab.explain import (
     sampled,
 )
 from spanlite_analytics.lab.frame import add_json_argument, print_json
-from spanlite_analytics.lab.launches import gpu_of, launches
+from spanlite_analytics.lab.launches import gpu_of, heaviest
 from spanlite_analytics.words import time_words
 
 NOT_FOUND = 1
 ALL, NONE = "all", "none"
 
 _HELP = """TRACE is a trace's id or the start of one, `all` for every trace in the window, or
-`none` to go by the profiler's file alone. Of several launch configurations the one with the
-most time is explained.
+`none` to go by the profiler's file alone. Of several kernels that match the one with the most
+time is explained, by the launch configuration in which it spends most; the page says so.
 
 Counters come from the archive, where the hosts of the agents sample them (--pm-sampling),
-and from Nsight Compute: `ncu --set full --csv --page raw ... > FILE` (a launch takes seconds
-under it: never on a serving process). Without any the page holds what the launch alone tells.
+and from --ncu: `ncu --set full --csv --page raw ... > FILE`, or `spanlite counters --output
+FILE ...` (a launch takes long under both: never on a serving process). Without any the page
+holds what the launch alone tells.
 With --cubin, a binary that holds the kernel: its registers and stack, and what `lab audit` finds
 in its code.
 
@@ -59,7 +60,9 @@ class ExplainCommand:
         parser.epilog = _HELP
         parser.add_argument("trace", metavar="TRACE", help="id, `all` or `none`")
         parser.add_argument("kernel", metavar="KERNEL", help="part of the kernel's name")
-        parser.add_argument("--ncu", metavar="FILE", help="Nsight Compute's raw CSV, also gzipped")
+        parser.add_argument(
+            "--ncu", metavar="FILE", help="raw CSV of ncu or `spanlite counters`, also gzipped"
+        )
         parser.add_argument("--cubin", metavar="FILE", help="binary that holds the kernel")
         parser.add_argument("--cc", metavar="M.N", help="compute capability")
         parser.add_argument("--gpu", default="", metavar="NAME", help="such as H100")
@@ -70,40 +73,60 @@ class ExplainCommand:
 
     def run(self, args: argparse.Namespace) -> int:
         """Returns 0, or 1 where there is no such kernel."""
-        case = _case(args)
+        case, picked = _case(args)
         if case is None:
             print(f"spanlite: no kernel with '{args.kernel}' in its name", file=sys.stderr)
             return NOT_FOUND
         found = explain(case)
         code = _in_code(args, case)
         if args.json:
-            print_json(as_json(case, found) | {"code": [asdict(finding) for finding in code]})
+            more = {"picked": picked, "code": [asdict(finding) for finding in code]}
+            print_json(as_json(case, found) | more)
         else:
+            if picked["kernels"] > 1 or picked["configurations"] > 1:
+                print(_picked_words(picked, args.kernel))
             _print_page(case, found, code, args.kernel)
         return 0
 
 
-def _case(args: argparse.Namespace) -> Case | None:
+def _picked(kernels: int, share: float | None, configurations: int) -> dict[str, Any]:
+    """Of how many kernels one was taken, with which share of their time, and of how many launch
+    configurations of it."""
+    return {"kernels": kernels, "share": share, "configurations": configurations}
+
+
+def _picked_words(picked: dict[str, Any], pattern: str) -> str:
+    share = "" if picked["share"] is None else f", the one with most time ({picked['share']:.0%})"
+    words = f"1 of {picked['kernels']} kernels that match '{pattern}'{share}"
+    if picked["configurations"] > 1:
+        words += f"; of its {picked['configurations']} launch configurations the one with most time"
+    return words
+
+
+def _case(args: argparse.Namespace) -> tuple[Case | None, dict[str, Any]]:
     rows = read_ncu(Path(args.ncu)) if args.ncu else []
     if args.trace == NONE and not args.ncu:
         raise UsageError("TRACE is `none`, so --ncu must say what is known of the kernel")
     resources = _resources(args)
     if args.trace == NONE:
-        counted = of_kernel(rows, args.kernel)
-        return _profiled(args, counted, resources) if counted else None
+        counted, kernels = heaviest_counted(rows, args.kernel)
+        picked = _picked(kernels, None, 1)
+        return _profiled(args, counted, resources) if counted else None, picked
     trace = "" if args.trace == ALL else args.trace
     archive = Archive.open(archive_of(args))
     window = window_of(args)
-    seen = launches(archive, window, args.kernel, 1, trace)
-    if not seen:
-        return None
-    counted = of_kernel(rows, args.kernel, seen[0].launch)
-    sm, sms, _ = gpu_of(args.gpu or seen[0].gpu, args.cc, args.sms)
-    launch = seen[0].launch
+    match = heaviest(archive, window, args.kernel, trace)
+    if match is None:
+        return None, {}
+    seen = match.seen[0]
+    counted = of_kernel(rows, seen.name, seen.launch) or of_kernel(rows, args.kernel, seen.launch)
+    sm, sms, _ = gpu_of(args.gpu or seen.gpu, args.cc, args.sms)
+    launch = seen.launch
     if counted is not None:
         launch = replace(launch, barriers=counted.launch().barriers)
-    found = sampled(archive, window, seen[0], trace.strip().replace("-", "").lower())
-    return Case(seen[0].name, sm, sms, launch, seen[0], counted, resources, found)
+    found = sampled(archive, window, seen, trace.strip().replace("-", "").lower())
+    picked = _picked(match.kernels, match.total_ns / (match.all_ns or 1), len(match.seen))
+    return Case(seen.name, sm, sms, launch, seen, counted, resources, found), picked
 
 
 def _profiled(args: argparse.Namespace, counted: Counted, resources: Resources | None) -> Case:

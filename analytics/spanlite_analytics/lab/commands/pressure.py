@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from spanlite.errors import UsageError
 
-from spanlite_analytics.lab.frame import add_json_argument, print_json, print_table
+from spanlite_analytics.lab.frame import Progress, add_json_argument, print_json, print_table
 from spanlite_analytics.lab.launches import gpu_of
 from spanlite_analytics.lab.toolchain import DEFAULT_ARCH, Compiler
 
 if TYPE_CHECKING:
+    from spanlite_analytics.lab.audit.inputs import Unit
     from spanlite_analytics.lab.pressure.analysis import Kernel, Row, Setting
 
 _HELP = """Reads the machine code of a kernel: where most registers are alive, what its main loop
@@ -90,20 +92,20 @@ class PressureCommand:
 
         setting, caps = _setting(args), _caps(args.caps)
         units = units_of(args.path, Compiler(args.arch, tuple(args.flag)))
-        shown = []
-        for unit in units:
-            if not unit.cubin:
-                continue
-            for kernel in analysis.kernels_of(unit, args.kernel):
-                if args.loop:
-                    kernel = analysis.at_loop(kernel, _offset(args.loop))
-                others = (
-                    []
-                    if args.loop
-                    else analysis.recompiled(unit, kernel.routine.name, caps, args.arch)
+        with Progress("pressure") as progress:
+            progress.told(0, 1, "reading machine code")
+            kernels = [
+                (unit, kernel)
+                for unit in units
+                if unit.cubin
+                for kernel in analysis.kernels_of(unit, args.kernel)
+            ]
+            shown = [
+                _studied(
+                    args, one, setting, caps, _Steps(progress, len(caps), number, len(kernels))
                 )
-                rows = analysis.table(kernel, others, setting)
-                shown.append((kernel, rows, bool(others or args.loop or not caps)))
+                for number, one in enumerate(kernels)
+            ]
         if not shown:
             raise UsageError(f"{args.path} holds no machine code of a kernel named '{args.kernel}'")
         if args.json:
@@ -114,6 +116,43 @@ class PressureCommand:
                 print()
             _show(kernel, rows, setting, compiled)
         return 0
+
+
+@dataclass
+class _Steps:
+    """Tells how many of all compilations are done: `caps` a kernel."""
+
+    progress: Progress
+    caps: int
+    number: int
+    kernels: int
+    done: int = 0
+
+    def told(self, kernel: Kernel, cap: int) -> None:
+        """This one comes next."""
+        done, total = self.number * self.caps + self.done, self.kernels * self.caps
+        self.progress.told(done, total, f"{kernel.routine.name} with {cap} registers at most")
+        self.done += 1
+
+
+def _studied(
+    args: argparse.Namespace,
+    one: tuple[Unit, Kernel],
+    setting: Setting,
+    caps: list[int],
+    steps: _Steps,
+) -> tuple[Kernel, list[Row], bool]:
+    """A kernel, its rows, and whether all of them were compiled that were asked for."""
+    from spanlite_analytics.lab.pressure import analysis
+
+    unit, kernel = one
+    if args.loop:
+        kernel = analysis.at_loop(kernel, _offset(args.loop))
+        return kernel, analysis.table(kernel, [], setting), True
+    name = kernel.routine.name
+    told = partial(steps.told, kernel)
+    others = analysis.recompiled(unit, name, caps, args.arch, told)
+    return kernel, analysis.table(kernel, others, setting), bool(others or not caps)
 
 
 def _setting(args: argparse.Namespace) -> Setting:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,8 @@ DEFAULT_GPU = "H200"
 
 #: A nanosecond, and more than eleven days.
 _LEAST_US, _MOST_US = 1e-3, 1e12
+#: A thousand times more bytes than any GPU's memory holds.
+_MOST_ELEMENTS = 1 << 48
 
 _HELP = """Bytes and FLOPs come from the sizes that a trace recorded of its operators
 (torch.profiler with record_shapes=True), or from counters: FILE is Nsight Compute's raw CSV
@@ -136,10 +139,7 @@ def _one(args: argparse.Namespace) -> Point:
     kind = ALIASES.get(args.type, args.type)
     if kind not in SIZES:
         raise UsageError(f"--type {args.type}: must be one of {', '.join(ALIASES)}")
-    try:
-        sizes = [[int(n) for n in part.split("x")] for part in args.sizes.split(",")]
-    except ValueError:
-        raise UsageError(f"--sizes '{args.sizes}': must be such as 64x8192,8192x28672") from None
+    sizes = _sizes(args.sizes)
     if args.us is None or not args.us > 0:
         raise UsageError("--operator needs its time, --us")
     if not _LEAST_US <= args.us <= _MOST_US:
@@ -153,6 +153,19 @@ def _one(args: argparse.Namespace) -> Point:
         raise UsageError(f"no rule gives the work of {args.operator} with --sizes {args.sizes}")
     shown = " x ".join(args.sizes.split(","))
     return Point(args.operator, "", work, args.us * 1e3, 1, "shapes", f"{shown} {args.type}")
+
+
+def _sizes(text: str) -> list[list[int]]:
+    """Of `64x8192,8192x28672`. Raises UsageError."""
+    parts = [part.split("x") for part in text.split(",")]
+    if not all(word.isascii() and word.isdecimal() for part in parts for word in part):
+        raise UsageError(f"--sizes '{text}': must be such as 64x8192,8192x28672")
+    sizes = [[int(word[:19]) for word in part] for part in parts]
+    for size in sizes:
+        if not 1 <= math.prod(size) <= _MOST_ELEMENTS:
+            words = "x".join(map(str, size))
+            raise UsageError(f"--sizes {words}: a tensor has 1 to {_MOST_ELEMENTS:,} elements")
+    return sizes
 
 
 def as_json(places: list[Place], gpu: ceilings.Ceilings, left: dict[str, Any]) -> dict[str, Any]:

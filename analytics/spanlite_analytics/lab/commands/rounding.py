@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -42,6 +43,16 @@ example:
 """
 
 
+def _number(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise argparse.ArgumentTypeError(f"'{text}' is not a number that a double can hold")
+    return value
+
+
 class RoundingCommand:
     """The audit, the chain, or one number."""
 
@@ -70,7 +81,7 @@ class RoundingCommand:
             "--samples", type=int, default=32, help="sums to average over (%(default)s)"
         )
         parser.add_argument(
-            "--value", type=float, action="append", help="show a number in each format"
+            "--value", type=_number, action="append", help="show a number in each format"
         )
         parser.add_argument(
             "--mode", choices=[m for m in MODES if m != "rs"], default="rn", help="(%(default)s)"

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import argparse
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from spanlite.errors import UsageError
 
-from spanlite_analytics.lab.frame import add_json_argument, print_json, print_table
+from spanlite_analytics.lab.frame import Progress, add_json_argument, print_json, print_table
 from spanlite_analytics.lab.scan.scan import Done, scan, table
 from spanlite_analytics.lab.scan.spec import OPERATORS, Spec, load
-from spanlite_analytics.lab.scan.store import TABLE, Journal, Row, write_table
+from spanlite_analytics.lab.scan.store import TABLE, Journal, write_table
 
 FAILED = 1
-#: Plain lines of progress come no more often.
-_EVERY_S = 5.0
 THEORY = "none (theory)"
 
 _HELP = f"""FILE.yaml names an operator ({", ".join(OPERATORS)}) or a kernel of
@@ -72,8 +69,9 @@ class ScanCommand:
         out = args.out or Path(f"{args.file.stem}-{'scan' if runner else 'theory'}")
         journal = Journal(out, spec.fingerprint, gpu)
         try:
-            with _Progress() as progress:
-                done = scan(spec, journal, runner, progress.told, args.jobs)
+            with Progress("scan") as progress:
+                told = progress.told
+                done = scan(spec, journal, runner, lambda n, of, row: told(n, of), args.jobs)
         except KeyboardInterrupt:
             print(f"\nspanlite: stopped after {len(journal.rows)} configurations; the same command "
                   "goes on from there", file=sys.stderr)  # fmt: skip
@@ -154,37 +152,6 @@ def _columns(spec: Spec, rows: Sequence[dict[str, Any]]) -> tuple[list[str], lis
     ]
     used = [key for key in heads if any(line[key] is not None for line in lines)]
     return [heads[key] for key in used], [[line[key] for key in used] for line in lines]
-
-
-class _Progress:
-    """A bar on a terminal, else a line now and then; on stderr."""
-
-    def __init__(self) -> None:
-        self._bar: Any = None
-        self._task: Any = None
-        self._last = 0.0
-
-    def __enter__(self) -> _Progress:
-        if sys.stderr.isatty():
-            from rich.console import Console
-            from rich.progress import Progress
-
-            self._bar = Progress(console=Console(stderr=True))
-            self._bar.start()
-            self._task = self._bar.add_task("scan")
-        return self
-
-    def told(self, done: int, total: int, row: Row | None) -> None:
-        """One more is done."""
-        if self._bar is not None:
-            self._bar.update(self._task, completed=done, total=total)
-        elif row is not None and time.monotonic() - self._last > _EVERY_S:
-            self._last = time.monotonic()
-            print(f"scan: {done} of {total}", file=sys.stderr, flush=True)
-
-    def __exit__(self, *_: object) -> None:
-        if self._bar is not None:
-            self._bar.stop()
 
 
 command = ScanCommand()

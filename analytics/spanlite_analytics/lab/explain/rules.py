@@ -184,27 +184,45 @@ def _conflicts(case: Case) -> Finding | None:
 
 
 def _coalescing(case: Case) -> Finding | None:
-    used = {}
+    used, listed = [], []
     for kind, word in (("ld", "loads"), ("st", "stores")):
         ratio = case.counter(f"smsp__sass_average_data_bytes_per_sector_mem_global_op_{kind}.ratio")
         count = case.counter(f"smsp__sass_inst_executed_op_global_{kind}.sum")
-        if ratio and ratio < SECTOR_BYTES / 2 and (count or 0) > case.launch.grid_blocks:
-            used[word] = ratio
+        most = ""
+        if ratio is None:
+            ratio, count = _at_most_of_a_sector(case, kind)
+            most = "at most "
+        if ratio and (count or 0) > case.launch.grid_blocks:
+            # A bound of half is reached by no access that is coalesced.
+            if ratio < SECTOR_BYTES / 2 or (most and ratio == SECTOR_BYTES / 2):
+                used.append(ratio)
+                listed.append(f"{most}{ratio:.0f} of {SECTOR_BYTES} in {word}")
     if not used:
         return None
-    worst = min(used.values())
-    listed = ", ".join(f"{ratio:.0f} of {SECTOR_BYTES} in {word}" for word, ratio in used.items())
     return Finding(
-        (1 - worst / SECTOR_BYTES) * 0.8,
+        (1 - min(used) / SECTOR_BYTES) * 0.8,
         "Global memory is used in pieces",
-        f"bytes used of each sector: {listed}",
+        "bytes used of each sector: " + ", ".join(listed),
         "let neighbouring lanes touch neighbouring addresses; go by way of shared memory",
     )
 
 
+#: A warp's widest access: 16 bytes a lane.
+_WIDEST_BYTES = 512
+
+
+def _at_most_of_a_sector(case: Case, kind: str) -> tuple[float | None, float | None]:
+    """Bytes, by sectors and requests: the range profiler does not see how wide an access is."""
+    unit = f"pipe_lsu_mem_global_op_{kind}.sum"
+    sectors = case.counter(f"l1tex__t_sectors_{unit}")
+    requests = case.counter(f"l1tex__t_requests_{unit}")
+    if not sectors or not requests:
+        return None, None
+    return min(_WIDEST_BYTES * requests / sectors, SECTOR_BYTES), requests
+
+
 def _local(case: Case) -> Finding | None:
-    loads = case.counter("smsp__sass_inst_executed_op_local_ld.sum") or 0
-    stores = case.counter("smsp__sass_inst_executed_op_local_st.sum") or 0
+    loads, stores = _local_accesses(case, "ld"), _local_accesses(case, "st")
     stack = case.resources.stack_bytes if case.resources else 0
     if not loads + stores and not stack:
         return None
@@ -219,6 +237,16 @@ def _local(case: Case) -> Finding | None:
         "more registers a thread (-maxrregcount, __launch_bounds__), constant indices into arrays, "
         "or shared memory for them",
     )
+
+
+def _local_accesses(case: Case, kind: str) -> float:
+    """Of warps; the range profiler has them as requests to L1."""
+    for name in (f"smsp__sass_inst_executed_op_local_{kind}.sum",
+                 f"l1tex__t_requests_pipe_lsu_mem_local_op_{kind}.sum"):  # fmt: skip
+        found = case.counter(name)
+        if found is not None:
+            return found
+    return 0.0
 
 
 def _atomics(case: Case) -> Finding | None:

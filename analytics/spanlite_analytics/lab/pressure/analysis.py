@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from spanlite.errors import InputError, UsageError
@@ -179,17 +179,24 @@ def _work(kernel: Kernel) -> int:
     return kernel.loop.flops or other
 
 
-def recompiled(unit: Unit, name: str, caps: Sequence[int], arch: str) -> list[Kernel]:
+def recompiled(
+    unit: Unit,
+    name: str,
+    caps: Sequence[int],
+    arch: str,
+    told: Callable[[int], None] = lambda cap: None,
+) -> list[Kernel]:
     """The kernel under each register cap, those that come out alike once.
 
     Empty where the module has no PTX. Launch bounds, for which ptxas would ignore the cap, are
-    taken out; a cap that the compiler refuses is left out.
+    taken out; a cap that the compiler refuses is left out. `told` hears of each cap before it.
     """
     if not unit.ptx:
         return []
     made: dict[tuple[int, int, int], Kernel] = {}
     ptx = _BOUNDS.sub("", unit.ptx)
     for cap in sorted(caps, reverse=True):
+        told(cap)
         compiler = Compiler(target_of(ptx, arch), (f"-maxrregcount={cap}",))
         try:
             answer = compiler.cubin(ptx)

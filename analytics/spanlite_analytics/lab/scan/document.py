@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -70,8 +70,8 @@ class Node:
         value: Scalar = self.value
         return value
 
-    def expression(self, names: Sequence[str]) -> Expression:
-        """An expression over these names."""
+    def expression(self, names: Mapping[str, Scalar | None]) -> Expression:
+        """An expression over these names; one of known values alone must have a value, too."""
         if type(self.value) not in (int, float, str):
             self.wrong(f"must be an expression, not {_kind(self.value)}")
         try:
@@ -81,6 +81,12 @@ class Node:
         unknown = sorted(found.names - set(names))
         if unknown:
             self.wrong(f"'{unknown[0]}' is no size and no parameter; known: {', '.join(names)}")
+        known = {name: value for name, value in names.items() if value is not None}
+        if found.names <= known.keys():
+            try:
+                found.value(known)
+            except ValueError as error:
+                self.wrong(f"has no value: {error}")
         return found
 
 

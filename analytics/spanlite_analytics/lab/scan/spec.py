@@ -137,7 +137,7 @@ def _spec(root: Node, path: Path) -> Spec:
     both = sorted(set(parameters) & set(sizes))
     if both:
         top["parameters"].wrong(f"'{both[0]}' is a size as well")
-    names = [*sizes, *parameters]
+    names = {**sizes, **dict.fromkeys(parameters)}
     listed = [*(default["constraints"].items() if default else []), *_list(top, "constraints")]
     return Spec(
         name,
@@ -244,7 +244,7 @@ def _heatmap(
 
 
 def _kernel(
-    node: Node, folder: Path, names: Sequence[str], parameters: Mapping[str, Any]
+    node: Node, folder: Path, names: Mapping[str, Scalar | None], parameters: Mapping[str, Any]
 ) -> Kernel:
     keys = node.mapping(_KERNEL, ("entry", "grid", "arguments"))
     if ("cuda" in keys) == ("triton" in keys):
@@ -280,14 +280,14 @@ def _kernel(
     )
 
 
-def _axes(node: Node, names: Sequence[str]) -> tuple[Expression, ...]:
+def _axes(node: Node, names: Mapping[str, Scalar | None]) -> tuple[Expression, ...]:
     parts = node.items()
     if not 1 <= len(parts) <= 3:
         node.wrong("must have one to three axes")
     return tuple(part.expression(names) for part in parts)
 
 
-def _argument(node: Node, names: Sequence[str]) -> Argument:
+def _argument(node: Node, names: Mapping[str, Scalar | None]) -> Argument:
     keys = node.mapping(("buffer", "count", "scalar", "value"))
     if "buffer" in keys and "count" in keys and len(keys) == 2:
         return Argument(keys["buffer"].text(tuple(TYPES)), keys["count"].expression(names), True)
