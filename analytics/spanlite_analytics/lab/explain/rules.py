@@ -192,11 +192,11 @@ def _coalescing(case: Case) -> Finding | None:
         if ratio is None:
             ratio, count = _at_most_of_a_sector(case, kind)
             most = "at most "
-        if ratio and (count or 0) > case.launch.grid_blocks:
-            # A bound of half is reached by no access that is coalesced.
-            if ratio < SECTOR_BYTES / 2 or (most and ratio == SECTOR_BYTES / 2):
-                used.append(ratio)
-                listed.append(f"{most}{ratio:.0f} of {SECTOR_BYTES} in {word}")
+        # A bound of half is reached by no access that is coalesced.
+        few = ratio and (ratio < SECTOR_BYTES / 2 or (most and ratio == SECTOR_BYTES / 2))
+        if ratio and few and (count or 0) > case.launch.grid_blocks:
+            used.append(ratio)
+            listed.append(f"{most}{ratio:.0f} of {SECTOR_BYTES} in {word}")
     if not used:
         return None
     return Finding(
