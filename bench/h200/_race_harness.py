@@ -17,8 +17,8 @@ _POINTER = re.compile(
     r"(const )?(?:volatile )?([\w ]+?)\s*(?:const\s*)?\*\s*(?:__restrict__ )?(\w+)$"
 )
 _BUFFER_BYTES = 16 << 20
-#: Seconds for a kernel under the sanitizer, with the making of its buffers.
-DEADLINE_S = 6
+#: Seconds for a kernel under the sanitizer, with the making of its buffers; and for the start.
+DEADLINE_S, START_S = 8, 25
 
 _HEAD = r"""
 #include <cstdio>
@@ -55,6 +55,9 @@ static void* buffer(int floats) {
 int main(int count, char** names) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   signal(SIGALRM, late);
+  // The context, and the sanitizer's work on the module: not the first kernel's time.
+  alarm(%(start)d);
+  cudaFree(buffer(1));
   for (int i = 1; i < count; ++i) {
     const char* name = names[i];
     printf("BEGIN %%s\n", name);
@@ -129,7 +132,8 @@ def kernels_of(path: Path) -> list[Launched]:
 
 def source(path: Path, kernels: list[Launched]) -> str:
     """The program for a file."""
-    parts = [_HEAD % {"file": path.resolve(), "bytes": _BUFFER_BYTES, "deadline": DEADLINE_S}]
+    parts = [_HEAD % {"file": path.resolve(), "bytes": _BUFFER_BYTES, "deadline": DEADLINE_S,
+                      "start": START_S}]  # fmt: skip
     for kernel in kernels:
         declared, listed = [], []
         for place, word in enumerate(kernel.parameters.split(",")):

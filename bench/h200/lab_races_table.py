@@ -3,10 +3,10 @@
 python3 -m bench.h200.lab_races_table [--only WORD] [--budget SECONDS] [--compile-only]
 
 Each kernel of tests/corpus/audit that the audit calls racy, divergent at a barrier or clean, and
-that uses shared memory or barriers, is launched under racecheck and synccheck. Kernels of a file
-share a process; after one that ends with an error or meets its deadline the rest get a new one. No
-kernel outlives its deadline: its process ends itself. Needs nvcc and compute-sanitizer. Writes
-bench/h200/tables/lab_races.json.
+that uses shared memory or barriers, is launched under racecheck and synccheck, and those divergent
+at a barrier without a tool, too: some never end. Kernels of a file share a process; after one that
+ends with an error or meets its deadline the rest get a new one. No kernel outlives its deadline:
+its process ends itself. Needs nvcc and compute-sanitizer. Writes bench/h200/tables/lab_races.json.
 """
 
 from __future__ import annotations
@@ -32,7 +32,9 @@ from bench.h200._race_harness import Launched, kernels_of, source
 
 CORPUS = Path(__file__).parents[2] / "tests" / "corpus" / "audit"
 VERDICTS = ("shared-race", "divergent-barrier", "clean")
-TOOLS = ("racecheck", "synccheck")
+#: Without a tool a kernel that never ends is seen to do so by itself.
+ALONE = "alone"
+TOOLS = ("racecheck", "synccheck", ALONE)
 _REPORT = re.compile(r"^=+ (?:(Error|Warning): |(?=Barrier error))(.*)$", re.MULTILINE)
 
 
@@ -72,7 +74,12 @@ def chosen(only: str) -> dict[Path, list[Launched]]:
 
 
 def is_for(tool: str, kernel: Launched, beside: list[Launched]) -> bool:
-    """Synccheck: files about barriers. Racecheck: all that end, which faulty barriers need not."""
+    """Synccheck: files about barriers. Racecheck: all that end, which faulty barriers need not.
+
+    Those barriers alone run without a tool, too.
+    """
+    if tool == ALONE:
+        return kernel.verdict == "divergent-barrier"
     if tool == "synccheck":
         return any(k.verdict == "divergent-barrier" for k in beside)
     return kernel.verdict != "divergent-barrier"
@@ -104,6 +111,8 @@ def ask(asked: Asked, sanitizer: str, end: float) -> Asked:
     left = list(asked.names)
     while left and time.monotonic() < end:
         command = [sanitizer, "--tool", asked.tool, "--print-limit", "1000"]
+        if asked.tool == ALONE:
+            command = []
         if asked.tool == "racecheck":
             command += ["--racecheck-report", "analysis"]
         text = _output([*command, str(asked.program), *left], asked.program, end)
@@ -186,6 +195,14 @@ def table_of(picked: dict[Path, list[Launched]], asked: Sequence[Asked]) -> list
     return rows
 
 
+def left_on_gpu(folder: Path) -> list[str]:
+    """Our programs that the driver still knows as processes of the GPU; others' are left out."""
+    query = ["nvidia-smi", "--query-compute-apps=pid,process_name", "--format=csv,noheader"]
+    done = subprocess.run(query, capture_output=True, text=True, timeout=60, check=True)
+    print(f"on the GPU afterwards: {done.stdout.split(chr(10))}", flush=True)
+    return [line for line in done.stdout.splitlines() if str(folder) in line]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", default="", help="kernels with this in their names")
@@ -212,13 +229,14 @@ def main() -> None:
             if (names := [k.name for k in kernels if is_for(tool, k, kernels)])
         ]
         asked = list(pool.map(lambda one: ask(one, args.sanitizer, end), asked))
+        left = left_on_gpu(folder)
     rows = table_of(picked, asked)
     for row in rows:
         print(json.dumps(row))
-    about = surroundings() | {"seconds": round(time.monotonic() - began, 1)}
+    about = surroundings() | {"seconds": round(time.monotonic() - began, 1), "left_on_gpu": left}
     path = TABLES / "lab_races.json"
     path.write_text(json.dumps({"about": about, "kernels": rows}, indent=1) + "\n")
-    print(f"{len(rows)} kernels, {about['seconds']} s; {path}")
+    print(f"{len(rows)} kernels, {about['seconds']} s, left on the GPU: {left}; {path}")
 
 
 if __name__ == "__main__":
