@@ -47,8 +47,9 @@ bench: setup bench/flink_sql/jars/.done
 	$(UV) sync --quiet --frozen --all-packages --extra flink --extra lab --extra http --group bench
 	$(RUN)python -m bench
 
-# On a machine with an H200, nvcc and ncu; needs numpy alone. Makes the tables anew that the lab's
-# benches replay: every program bench/h200/*_table.py.
+# On a machine with an H200, nvcc, ncu and compute-sanitizer, a python3 with torch, Triton, CuPy, SciPy,
+# scikit-learn, matplotlib, pyarrow, rich and PyYAML, and what `make agent` builds. Makes the tables
+# anew that the lab's benches replay: every program bench/h200/*_table.py says what it needs.
 lab-h200:
 	set -e; for program in bench/h200/*_table.py; do \
 	  PYTHONPATH=proto:collectors:replay:analytics:. python3 -m bench.h200.$$(basename $$program .py); done

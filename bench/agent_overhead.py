@@ -39,6 +39,7 @@ from bench._agent_turns import (
     take_long_turns,
     take_turns,
 )
+from bench._gpu import ask
 from bench._report import emit
 
 #: Environment of each process; None: no agent.
@@ -161,10 +162,12 @@ def report_timestamps(answer: dict[str, Any], drained: Any) -> None:
 
 def machine() -> dict[str, str]:
     """GPU, driver and versions, for the record."""
-    fields = "name,driver_version,clocks.sm,clocks.mem,power.draw"
-    query = ["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader"]
-    gpu = subprocess.run(query, capture_output=True, text=True, check=True).stdout.strip()
-    return {"gpu": gpu, "torch": version("torch"), "date": time.strftime("%Y-%m-%d")}
+    gpu = ask("name", "driver_version", "clocks.sm", "clocks.mem", "power.draw")
+    return {
+        "gpu": ", ".join(gpu.values()),
+        "torch": version("torch"),
+        "date": time.strftime("%Y-%m-%d"),
+    }
 
 
 def levels_of(args: argparse.Namespace) -> dict[str, dict[str, str] | None]:

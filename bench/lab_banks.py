@@ -8,7 +8,6 @@ table is not there.
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections import Counter
 from itertools import product
@@ -18,6 +17,7 @@ import numpy as np
 from spanlite_analytics.lab.banks import Access, ideal_wavefronts, wavefronts
 from spanlite_analytics.lab.banks.model import DEFAULT_RULES, Rules
 
+from bench._replay import arguments, made_by, parser_of
 from bench._report import emit
 from bench.h200._device import TABLES, load
 
@@ -72,16 +72,11 @@ def _counts(name: str) -> bool:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="the same; it is quick")
-    parser.parse_args()
-    if not TABLE.exists():
-        print(f"{TABLE.name} is absent: no GPU has measured it yet", file=sys.stderr)
-        return 1
+    arguments(parser_of(__doc__), TABLE)
     columns, about = load(TABLE)
     got = compare(columns, about)
     wrong = np.flatnonzero(got["wrong"])
-    where = {key: about[key] for key in ("name", "driver_version", "date", "command")}
+    where = made_by(about)
     emit("lab.bank_patterns", len(got["model"]), "patterns", **where)
     emit("lab.bank_mismatches", len(wrong), "patterns", 0, "ncu l1tex__data_bank_conflicts")
     families = Counter((str(columns["family"][i]), str(got["operation"][i])) for i in wrong)

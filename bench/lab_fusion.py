@@ -12,9 +12,7 @@ table is not there.
 
 from __future__ import annotations
 
-import argparse
 import json
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -24,6 +22,7 @@ from spanlite_analytics.lab.fusion.model import Model, allowed, choose, fit
 from spanlite_analytics.lab.fusion.table import Table, from_columns, to_json
 from spanlite_analytics.lab.fusion.tiles import registers, shared_bytes
 
+from bench._replay import arguments, made_by, parser_of
 from bench._report import emit
 from bench.h200._device import TABLES, load
 
@@ -87,7 +86,7 @@ def chosen_of(table: Table, times: np.ndarray) -> np.ndarray:
 def report(table: Table, full: np.ndarray, held: np.ndarray) -> None:
     """Figures, one a line."""
     peer = "best measured way"
-    about = {key: table.about[key] for key in ("name", "driver_version", "date", "command")}
+    about = made_by(table.about)
     emit("lab.fusion_shapes", len(table), "shapes", **about)
     for label, times in (("", held), (".fitted", full)):
         chosen = chosen_of(table, times)
@@ -155,14 +154,10 @@ def export(table: Table) -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="the same; it is quick")
+    parser = parser_of(__doc__)
     parser.add_argument("--table", action="store_true", help="print each shape, held out")
     parser.add_argument("--export", action="store_true", help="fit, and write the lab's h200.json")
-    args = parser.parse_args()
-    if not TABLE.exists():
-        print(f"{TABLE.name} is absent: no GPU has measured it yet", file=sys.stderr)
-        return 1
+    args = arguments(parser, TABLE)
     table = read()
     if args.export:
         export(table)

@@ -8,12 +8,10 @@ that table is not there.
 
 from __future__ import annotations
 
-import argparse
-import sys
-
 import numpy as np
 from spanlite.occupancy import occupancy
 
+from bench._replay import arguments, made_by, parser_of
 from bench._report import emit
 from bench.h200._device import TABLES, load
 
@@ -38,15 +36,10 @@ def mismatches(columns: dict[str, np.ndarray]) -> np.ndarray:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="the same; it is quick")
-    parser.parse_args()
-    if not TABLE.exists():
-        print(f"{TABLE.name} is absent: no GPU has measured it yet", file=sys.stderr)
-        return 1
+    arguments(parser_of(__doc__), TABLE)
     columns, about = load(TABLE)
     wrong = mismatches(columns)
-    where = {key: about[key] for key in ("name", "driver_version", "date", "command")}
+    where = made_by(about)
     rows = len(columns["blocks"])
     emit("lab.occupancy_configs", rows, "configurations", GOAL_CONFIGURATIONS, **where)
     peer = "cuOccupancyMaxActiveBlocksPerMultiprocessor"

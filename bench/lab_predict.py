@@ -7,7 +7,6 @@ published formulas. `--write` keeps the fit as the table that the package comes 
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from typing import Any
@@ -19,22 +18,19 @@ from spanlite_analytics.lab.predict.model import TABLE as FITTED
 from spanlite_analytics.lab.predict.model import Model, fitted
 
 from bench._predict_table import TABLE, read
+from bench._replay import arguments, made_by, parser_of
 from bench._report import emit
 
 QUICK_FOLDS = 5
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help=f"{QUICK_FOLDS} folds, not {FOLDS}")
+    parser = parser_of(__doc__, f"{QUICK_FOLDS} folds, not {FOLDS}")
     parser.add_argument("--write", action="store_true", help="keep the fit in the package")
-    args = parser.parse_args()
-    if not TABLE.exists():
-        print(f"{TABLE.name} is absent: no GPU has measured it yet", file=sys.stderr)
-        return 1
+    args = arguments(parser, TABLE)
     rows, columns, about = read()
     table, seconds, occupancy = fit(rows, QUICK_FOLDS if args.quick else FOLDS)
-    where = {key: about[key] for key in ("name", "driver_version", "date", "command")}
+    where = made_by(about)
     table["about"] = where | {"clocks": about["clocks.sm"], "machine": _machine()}
     if args.write:
         FITTED.write_text(_pretty(table) + "\n")

@@ -7,7 +7,6 @@ instructions come, are counted apart.
 
 from __future__ import annotations
 
-import argparse
 import sys
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from spanlite_analytics.lab.pressure.loops import main_loop
 from spanlite_analytics.lab.pressure.model import rate
 from spanlite_analytics.lab.pressure.pipes import Chip, chip_of
 
+from bench._replay import arguments, made_by, parser_of
 from bench._report import emit
 from bench.h200._device import load
 from bench.h200.lab_pressure_table import unpacked
@@ -99,15 +99,11 @@ def advice_gaps(got: dict[str, np.ndarray]) -> dict[str, float]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="each third row")
-    args = parser.parse_args()
-    if not TABLE.exists():
-        print(f"{TABLE.name} is absent: no GPU has measured it yet", file=sys.stderr)
-        return 1
+    parser = parser_of(__doc__, "each third row")
+    args = arguments(parser, TABLE)
     columns, about = load(TABLE)
     every = 3 if args.quick else 1
-    where = {key: about[key] for key in ("name", "driver_version", "date", "command")}
+    where = made_by(about)
     got = compare(columns, about, micro=False, every=every)
     error = error_of(got)
     kernels = np.unique(got["name"])

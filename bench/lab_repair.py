@@ -8,12 +8,11 @@ the table of docs/lab.md. Exit code 1 where that file is not there.
 
 from __future__ import annotations
 
-import argparse
 import json
-import sys
 from collections.abc import Iterable
 from typing import Any
 
+from bench._replay import arguments, made_by, parser_of
 from bench._report import emit
 from bench.h200._device import TABLES
 
@@ -60,19 +59,15 @@ def _big(value: float) -> str:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="the same; it is quick")
+    parser = parser_of(__doc__)
     parser.add_argument("--markdown", action="store_true", help="the table of docs/lab.md")
-    args = parser.parse_args()
-    if not TABLE.exists():
-        print(f"{TABLE.name} is absent: no GPU has measured it yet", file=sys.stderr)
-        return 1
+    args = arguments(parser, TABLE)
     table = json.loads(TABLE.read_text())
     steps, about = table["steps"], table["about"]
     if args.markdown:
         print("\n".join(markdown(steps)))
         return 0
-    where = {key: about[key] for key in ("name", "driver_version", "date", "command")}
+    where = made_by(about)
     first, *_, last = steps.values()
     emit("lab.repair_us.before", first["median_us"], "us", **where)
     ratio = first["median_us"] / last["median_us"]

@@ -9,9 +9,7 @@ table is not there.
 
 from __future__ import annotations
 
-import argparse
 import json
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -21,6 +19,7 @@ from spanlite_analytics.lab import roofline
 from spanlite_analytics.lab.counters import Counted
 from spanlite_analytics.lab.roofline import Call, Work, attention_tile, work_counted, work_of
 
+from bench._replay import arguments, made_by, parser_of
 from bench._report import emit
 from bench.h200._device import TABLES
 
@@ -112,14 +111,10 @@ def rows_of(table: dict[str, Any]) -> list[Row]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="the same; it is quick")
+    parser = parser_of(__doc__)
     parser.add_argument("--table", action="store_true", help="print each operator")
     parser.add_argument("--export", action="store_true", help="write the lab's h200.json")
-    args = parser.parse_args()
-    if not TABLE.exists():
-        print(f"{TABLE.name} is absent: no GPU has measured it yet", file=sys.stderr)
-        return 1
+    args = arguments(parser, TABLE)
     table = json.loads(TABLE.read_text())
     if args.export:
         names = ("about", "bytes_per_s", "flops_per_s")
@@ -134,7 +129,7 @@ def main() -> int:
                 f" MB  bytes {row.bytes_gap_pct:+7.2f}%  {row.kernels} kernels "
                 f"{row.time_ns / 1e3:.1f} us"
             )
-    where = {key: table["about"][key] for key in ("name", "driver_version", "date", "command")}
+    where = made_by(table["about"])
     products = [abs(row.flops_gap_pct) for row in rows if row.is_product]
     causal = [abs(row.flops_gap_pct) for row in rows if " causal" in row.name]
     streams = [abs(row.bytes_gap_pct) for row in rows if row.streams]

@@ -10,11 +10,11 @@ Exit code 1 where that file is not there.
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from typing import Any
 
+from bench._replay import arguments, made_by, parser_of
 from bench._report import emit
 from bench.h200._accumulation_cases import ACCUMULATIONS
 from bench.h200._device import TABLES
@@ -42,15 +42,10 @@ def replayed(table: dict[str, Any]) -> tuple[int, list[str]]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="the same; it is quick")
-    parser.parse_args()
-    if not TABLE.exists():
-        print(f"{TABLE.name} is absent: no GPU has measured it yet", file=sys.stderr)
-        return 1
+    arguments(parser_of(__doc__), TABLE)
     table = json.loads(TABLE.read_text())
     rows, sums, about = table["instructions"], table["accumulation"], table["about"]
-    where = {key: about[key] for key in ("name", "driver_version", "date", "command")}
+    where = made_by(about)
     emit("lab.rounding_instructions", len(rows), "instructions", **where)
     emit("lab.rounding_cases", sum(row["cases"] for row in rows.values()), "cases", **where)
     emit("lab.rounding_sums", sum(row["sums"] for row in sums.values()), "sums", **where)

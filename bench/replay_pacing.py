@@ -25,6 +25,7 @@ from spanlite_replay.pacing import quiet_core
 from spanlite_replay.timing import drift_us_per_s, rate
 
 from bench.__main__ import surroundings
+from bench._gpu import ask
 from bench._report import emit
 
 I64 = npt.NDArray[np.int64]
@@ -134,10 +135,9 @@ def report(schedule: str, per_s: int, all_seen: dict[str, Seen], busy: float) ->
 
 def gpu() -> str:
     """Which GPU is in this machine, if any; nothing here runs on it."""
-    query = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
     try:
-        return subprocess.run(query, capture_output=True, text=True, timeout=20).stdout.strip()
-    except (OSError, subprocess.TimeoutExpired):
+        return ", ".join(ask("name", "driver_version").values())
+    except (OSError, subprocess.SubprocessError):
         return ""
 
 

@@ -17,22 +17,19 @@ from typing import Any
 
 import numpy as np
 
+from bench._gpu import ask
+
 TABLES = Path(__file__).parent / "tables"
-_QUERY = "name,driver_version,compute_cap,clocks.sm,clocks.mem,clocks.max.sm,power.limit"
+_FIELDS = (
+    "name", "driver_version", "compute_cap", "clocks.sm", "clocks.mem", "clocks.max.sm",
+    "power.limit",
+)  # fmt: skip
 
 
 def surroundings() -> dict[str, Any]:
     """GPU, driver, clocks, command and date."""
-    done = subprocess.run(
-        ["nvidia-smi", "--id=0", f"--query-gpu={_QUERY}", "--format=csv,noheader"],
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=60,
-    )
-    values = [value.strip() for value in done.stdout.strip().split(",")]
     words = [Path(sys.argv[0]).stem, *sys.argv[1:]]
-    return dict(zip(_QUERY.split(","), values, strict=True)) | {
+    return ask(*_FIELDS) | {
         "command": "python3 -m bench.h200." + " ".join(words),
         "date": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
         "python": platform.python_version(),

@@ -2,8 +2,8 @@
 
 python3 -m bench.h200.lab_counters_table [--size N] [--launches N]
 
-Runs the kernels of bench/h200/kernels (docs/lab.md repairs them) under `spanlite counters`, which
-`make agent` builds. Needs CuPy and nvcc; no ncu. Writes bench/h200/tables/lab_counters.csv.gz and
+Runs the kernels of bench/h200/kernels (docs/lab.md repairs them) as `spanlite counters` would.
+Needs CuPy, nvcc and what `make agent` builds; no ncu. Writes bench/h200/tables/lab_counters.csv.gz and
 lab_counters.json, which says what made it.
 """
 
@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import gzip
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -20,6 +21,9 @@ from pathlib import Path
 
 from bench.h200._device import TABLES, surroundings
 from bench.h200.lab_beforeafter_table import STEPS, build
+
+# isort: split
+from spanlite_collectors.commands.counters import settings
 
 
 def main() -> None:
@@ -32,11 +36,11 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name, ThreadPoolExecutor() as pool:
         folder, counted = Path(name), Path(name) / "counters.csv"
         list(pool.map(lambda step: build(step, folder, args.nvcc), STEPS))
-        command = [sys.executable, "-m", "spanlite.cli", "counters", "--kernel", "scores_",
-                   "--launches", str(args.launches), "--output", str(counted), "--cupti",
-                   args.cupti, "--", sys.executable, "-m", "bench.h200.lab_beforeafter_table",
-                   "--child", str(folder), "--size", str(args.size)]  # fmt: skip
-        subprocess.run(command, check=True, timeout=60)
+        command = [sys.executable, "-m", "bench.h200.lab_beforeafter_table"]
+        command += ["--child", str(folder), "--size", str(args.size)]
+        # As `spanlite counters` does, which need not be installed here.
+        counting = settings(counted, "scores_", args.launches, args.cupti)
+        subprocess.run(command, env=os.environ | counting, check=True, timeout=60)
         data = counted.read_bytes()
     print(data.decode(), flush=True)
     with gzip.GzipFile(TABLES / "lab_counters.csv.gz", "wb", mtime=0) as file:
