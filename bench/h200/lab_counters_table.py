@@ -3,8 +3,8 @@
 python3 -m bench.h200.lab_counters_table [--size N] [--launches N]
 
 Runs the kernels of bench/h200/kernels (docs/lab.md repairs them) as `spanlite counters` would.
-Needs CuPy, nvcc and what `make agent` builds; no ncu. Writes bench/h200/tables/lab_counters.csv.gz and
-lab_counters.json, which says what made it.
+Needs CuPy, nvcc and what `make agent` builds; no ncu. Writes lab_counters.csv.gz, and
+lab_counters.json that says what made it, into bench/h200/tables.
 """
 
 from __future__ import annotations
