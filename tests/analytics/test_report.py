@@ -1,15 +1,20 @@
 """Every number here can be checked by hand."""
 
 import csv
+import io
 import json
+from dataclasses import replace
 from typing import Any
 
 import pandas as pd
 import pytest
+from rich.console import Console
 from spanlite.archive.layout import Archive
 from spanlite.errors import UsageError
 from spanlite.timewindow import TimeWindow
 from spanlite_analytics import Filters, build_report
+from spanlite_analytics.report.build import Section
+from spanlite_analytics.report.render import print_report
 
 HOUR = 1_796_108_400_000_000_000
 MS = 1_000_000
@@ -294,6 +299,55 @@ def test_latency_and_slowest_cover_traces_that_were_not_kept(build: Any) -> None
     quantiles = [row[c] for c in ("p50_ns", "p90_ns", "p99_ns", "max_ns")]
     assert quantiles == [50 * MS, 90 * MS, 99 * MS, 100 * MS]
     assert report["slowest"]["duration_ns"].tolist()[:2] == [100 * MS, 99 * MS]
+
+
+def test_slowest_has_those_with_device_time_first(build: Any, spanlite: Any) -> None:
+    # A request that links to its steps is longer than each of them, and has no kernel.
+    rows = [("request", i, (100 + i) * MS, 0) for i in range(3)]
+    rows += [("step", 10 + i, (10 + i) * MS, MS) for i in range(3)]
+    build.traces(
+        *(
+            {
+                "trace_id": f"{i:032x}", "start_ns": HOUR, "end_ns": HOUR + duration,
+                "root_kind": kind, "root_name": f"{kind} {i}", "device_ns": device,
+            }
+            for kind, i, duration, device in rows
+        )
+    )  # fmt: skip
+    report = build_report(build.archive)
+    names = ["step 12", "step 11", "step 10", "request 2", "request 1", "request 0"]
+    assert report["slowest"]["name"].tolist() == names
+    _, out, _ = spanlite("report", "--archive", build.archive.root, "--top", "2")
+    table = out[out.index("Slowest traces") :]
+    assert "step 12" in table and "request 1" not in table
+    assert f"the longest without is request {2:032x}, 102 ms" in table
+
+
+def test_slow_shows_a_kernel_below_many_calls(build: Any) -> None:
+    section = _slow_section(calls=12, kernels=2)
+    console = Console(width=200, file=io.StringIO())
+    report = replace(build_report(build.archive), sections=(section,))
+    print_report(report, console, top=10)
+    out = console.file.getvalue()
+    assert "call 9" in out and "call 10" not in out
+    assert "kernel 12" in out and "kernel 13" not in out
+    assert "... 3 more" in out
+    assert "the last row is the first kernel, number 13 of all" in out
+
+
+def test_slow_adds_nothing_where_a_kernel_is_among_the_first(build: Any) -> None:
+    console = Console(width=200, file=io.StringIO())
+    report = replace(build_report(build.archive), sections=(_slow_section(calls=9, kernels=2),))
+    print_report(report, console, top=10)
+    out = console.file.getvalue()
+    assert "kernel 9" in out and "kernel 10" not in out and "the first kernel" not in out
+
+
+def _slow_section(calls: int, kernels: int) -> Section:
+    kinds = ["runtime_call"] * calls + ["kernel"] * kernels
+    names = [f"{kind.removeprefix('runtime_')} {i}" for i, kind in enumerate(kinds)]
+    frame = pd.DataFrame({"root": "llm: step", "kind": kinds, "name": names})
+    return Section("slow", "Slow traces against fast ones", frame)
 
 
 def test_slow_traces_name_the_kernel_and_the_host(build: Any) -> None:

@@ -17,7 +17,7 @@ from spanlite_analytics.report import stages, tables
 from spanlite_analytics.report.attribution import attribute
 from spanlite_analytics.report.source import DEVICE_LIST, Filters, Source
 from spanlite_analytics.views import reading
-from spanlite_analytics.words import plural
+from spanlite_analytics.words import plural, time_words
 
 SLOWEST = 100
 
@@ -145,6 +145,18 @@ def _notes(source: Source, overview: dict[str, Any]) -> dict[str, str]:
     }
 
 
+def _off_device(slowest: pd.DataFrame) -> str:
+    """Where the longest trace is that the order of `tables.slowest` puts below others."""
+    without = slowest[slowest["device_ns"].fillna(0) == 0]
+    if not len(without) or len(without) == len(slowest):
+        return ""
+    first = without.iloc[0]
+    return (
+        f"those with device time first; the longest without is {first['kind']} "
+        f"{first['trace_id']}, {time_words(float(first['duration_ns']))}"
+    )
+
+
 def build_report(
     archive: Archive,
     window: TimeWindow = ALL_TIME,
@@ -172,6 +184,8 @@ def build_report(
         on_section("stages")
         frames |= _from_attribution(source, wanted)
         notes = _notes(source, overview)
+        if "slowest" in frames:
+            notes["slowest"] = _off_device(frames["slowest"])
         return overview, tuple(Section(k, TITLES[k], frames[k], notes.get(k, "")) for k in wanted)
 
     overview, sections = reading(archive, window, work)

@@ -59,9 +59,18 @@ def _title(column: str) -> str:
     return column.removesuffix("_ns").replace("_", " ")
 
 
-def _table(section: Section, top: int) -> Table:
+def _shown(section: Section, top: int) -> pd.DataFrame:
+    """The first `top` rows; of what makes traces slow, also the first kernel beyond them."""
+    frame = section.frame.head(top)
+    if section.key != "slow" or (frame["kind"] == "kernel").any():
+        return frame
+    kernels = section.frame[section.frame["kind"] == "kernel"]
+    return pd.concat([frame, kernels.head(1)]) if len(kernels) else frame
+
+
+def _table(section: Section, rows: pd.DataFrame) -> Table:
     hidden = _ONLY_IN_FILES.get(section.key, set())
-    frame = section.frame[[c for c in section.frame.columns if c not in hidden]].head(top)
+    frame = rows[[c for c in rows.columns if c not in hidden]]
     table = Table(box=None, header_style="bold", pad_edge=False)
     for name in frame.columns:
         number = pd.api.types.is_numeric_dtype(frame[name].dtype)
@@ -87,16 +96,22 @@ def print_report(report: Report, console: Console, top: int) -> None:
         if section.key in _ONLY_FILES or not len(section.frame):
             continue
         console.print(f"\n[bold]{escape(section.title)}[/]")
-        console.print(_table(section, top))
-        more = len(section.frame) - top
-        cut = _cuts_a_name(section.frame.head(top))
-        notes = [section.note] if section.note else []
-        if more > 0:
-            notes.insert(0, f"... {more:,} more")
-        if cut:
-            notes.append("names cut at … are whole with --json and --csv")
-        if notes:
+        shown = _shown(section, top)
+        console.print(_table(section, shown))
+        if notes := _below(section, shown, top):
             console.print(f"[dim]{escape('; '.join(notes))}[/]")
+
+
+def _below(section: Section, shown: pd.DataFrame, top: int) -> list[str]:
+    """What is said under a table."""
+    notes = [section.note] if section.note else []
+    if more := len(section.frame) - len(shown):
+        notes.insert(0, f"... {more:,} more")
+    if len(shown) > top:
+        notes.append(f"the last row is the first kernel, number {shown.index[-1] + 1:,} of all")
+    if _cuts_a_name(shown):
+        notes.append("names cut at … are whole with --json and --csv")
+    return notes
 
 
 def heading(report: Report) -> list[str]:

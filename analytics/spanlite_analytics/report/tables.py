@@ -85,11 +85,18 @@ def latency(source: Source) -> pd.DataFrame:
 
 
 def slowest(source: Source, count: int) -> pd.DataFrame:
-    """The requests and steps that took longest; those not kept have no spans to look at."""
+    """The `count` longest requests and steps with device time, then the `count` longest without.
+
+    A request that only links to its steps has no device time of its own, and its trace leads to
+    no kernel. Those not kept have no spans to look at.
+    """
     return source.frame(f"""
         SELECT trace_id, service, host, root_word AS kind, coalesce(root_name, '') AS name,
             start_ns, duration_ns, device_ns, spans, errors, kept, policy
-        FROM r_ranked ORDER BY duration_ns DESC, trace_id LIMIT {count}""")
+        FROM r_ranked
+        QUALIFY row_number() OVER (
+            PARTITION BY coalesce(device_ns, 0) > 0 ORDER BY duration_ns DESC, trace_id) <= {count}
+        ORDER BY coalesce(device_ns, 0) > 0 DESC, duration_ns DESC, trace_id""")
 
 
 def errors(source: Source) -> pd.DataFrame:
