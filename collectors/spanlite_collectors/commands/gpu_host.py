@@ -29,6 +29,9 @@ from spanlite_collectors.daemon import Source
 from spanlite_collectors.redaction import RedactingSink, Redaction
 from spanlite_collectors.sinks import SpanSink
 
+#: Flags that mean nothing without rings: an agent's level, a window when a queue grows.
+_NEED_RINGS = ("agent_dir", "level", "queue_page", "queue_metric")
+
 
 def add_gpu_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the flags."""
@@ -157,9 +160,8 @@ def _can_read(args: argparse.Namespace, say: Callable[[str], None]) -> bool:
     try:
         ring.library()
     except ServiceError as error:
-        if args.agent_dir or args.level:
+        if any(getattr(args, name) for name in _NEED_RINGS):
             raise
-        if any(folder.is_dir() for folder in folders_of(None)):
-            say(f"rings of agents are not read: {error}")
+        say(f"rings of GPU processes are not read, only OTLP is taken: {error}, or give --no-agent")
         return False
     return True
