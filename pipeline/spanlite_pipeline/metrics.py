@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import socket
+import time
 from typing import Any
 from urllib.error import URLError
 from urllib.request import urlopen
@@ -12,6 +13,8 @@ from urllib.request import urlopen
 _TIMEOUT_S = 2.0
 #: How old a figure may be; Flink's own 10 s are too long for a short run.
 UPDATE_MS = 1000
+#: How long the list of what is measured is good for; the source may come by partitions.
+_LIST_S = 5.0
 _OFFSET = re.compile(r"\.KafkaSourceReader\.topic\..*\.partition\.(\d+)\.currentOffset$")
 
 
@@ -30,6 +33,8 @@ class JobMetrics:
         self._vertex = ""
         self._names: dict[str, str] = {}
         self._source = ""
+        self._partitions: dict[str, int] = {}  # by the metric that tells its offset
+        self._listed = 0.0
 
     def _get(self, path: str) -> Any:
         with urlopen(self._base + path, timeout=_TIMEOUT_S) as answer:
@@ -66,8 +71,7 @@ class JobMetrics:
         try:
             if not self._source:
                 self._find()
-            found = (_OFFSET.search(item["id"]) for item in self._get(self._source))
-            partitions = {match.string: int(match[1]) for match in found if match}
+            partitions = self._list_partitions()
             if not partitions:
                 return {}
             rows = self._get(f"{self._source}?get={','.join(partitions)}&agg=max")
@@ -75,3 +79,12 @@ class JobMetrics:
             return {}
         last = {partitions[row["id"]]: int(row["max"]) for row in rows}
         return {partition: offset + 1 for partition, offset in last.items() if offset >= 0}
+
+    def _list_partitions(self) -> dict[str, int]:
+        """Partition by metric. A source has hundreds of metrics: not listed at each poll."""
+        now = time.monotonic()
+        if not self._partitions or now - self._listed >= _LIST_S:
+            found = (_OFFSET.search(item["id"]) for item in self._get(self._source))
+            self._partitions = {match.string: int(match[1]) for match in found if match}
+            self._listed = now
+        return self._partitions
