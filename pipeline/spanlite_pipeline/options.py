@@ -42,12 +42,21 @@ def add_job_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--rules", metavar="FILE", help="tail-sampling rules in YAML (default: keep everything)")
     add("--topic", default=RAW_TOPIC, help="topic to read (default: %(default)s)")
-    add("--dead-topic", default=DEAD_TOPIC, help="topic of unreadable messages")
+    add(
+        "--dead-topic",
+        default=DEAD_TOPIC,
+        help="topic of unreadable messages (default: %(default)s)",
+    )
     add("--group", help="Kafka consumer group, which shows the lag (default: one an archive)")
     add("--parallelism", type=int, default=2, metavar="N", help="slots (default: %(default)s)")
     add("--buckets", type=int, metavar="N", help="of a new archive (default: 64)")
-    add("--checkpoint-dir", metavar="DIR", help=f"default: ARCHIVE/{JOB_FOLDER}")
-    add("--checkpoint-interval", default="10s", metavar="TIME", help="default: %(default)s")
+    add("--checkpoint-dir", metavar="DIR", help=f"the job's state (default: ARCHIVE/{JOB_FOLDER})")
+    add(
+        "--checkpoint-interval",
+        default="10s",
+        metavar="TIME",
+        help="files become visible this often (default: %(default)s)",
+    )
     add(
         "--decision-wait",
         metavar="TIME",
@@ -59,8 +68,19 @@ def add_job_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="TIME",
         help="write files this often; rarer makes fewer and larger ones (default: %(default)s)",
     )
-    add("--table-interval", default="60s", metavar="TIME", help="the same for the small tables")
-    add("--restarts", type=int, default=3, metavar="N", help="failures the job survives")
+    add(
+        "--table-interval",
+        default="60s",
+        metavar="TIME",
+        help="the same for the small tables (default: %(default)s)",
+    )
+    add(
+        "--restarts",
+        type=int,
+        default=3,
+        metavar="N",
+        help="failures the job survives (default: %(default)s)",
+    )
     add(
         "-D",
         dest="flink",

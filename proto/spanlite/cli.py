@@ -69,10 +69,32 @@ def build_parser(chosen: str | None, points: dict[str, EntryPoint]) -> argparse.
         child = sub.add_parser(chosen, help=command.summary, description=command.summary)
         command.add_arguments(child)
         child.set_defaults(run=command.run)
+        _complete_help(child)
     else:
         parser.epilog = "commands:\n" + _summaries(points.values())
         parser.add_argument("command", metavar="COMMAND", choices=list(points))
     return parser
+
+
+def _complete_help(parser: argparse.ArgumentParser) -> None:
+    """Let each sub-subcommand's help say what it does and show what its parent shows of it."""
+    for action in parser._actions:
+        if not isinstance(action, argparse._SubParsersAction):
+            continue
+        says = {choice.dest: choice.help for choice in action._choices_actions}
+        for name, child in action.choices.items():
+            child.description = child.description or says.get(name)
+            example = f"  {child.prog} "
+            lines = [
+                line
+                for line in (parser.epilog or "").splitlines()
+                if f"{line} ".startswith(example)
+            ]
+            if lines and example not in (child.epilog or ""):
+                child.formatter_class = argparse.RawDescriptionHelpFormatter
+                shown = "\n".join([f"example{'s' * (len(lines) > 1)}:", *lines])
+                child.epilog = "\n\n".join(filter(None, [child.epilog, shown]))
+            _complete_help(child)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -105,7 +105,11 @@ def _add_fleet_arguments(parser: argparse.ArgumentParser) -> None:
     ):
         default = getattr(_DEFAULTS, name.replace("-", "_"))
         group.add_argument(
-            f"--{name}", type=_count, default=default, metavar="N", help=f"{what} ({default})"
+            f"--{name}",
+            type=_count,
+            default=default,
+            metavar="N",
+            help=f"{what} (default: {default})",
         )
     for name, what in (
         ("requests-per-s", "arrivals at each process"),
@@ -115,9 +119,15 @@ def _add_fleet_arguments(parser: argparse.ArgumentParser) -> None:
     ):
         default = getattr(_DEFAULTS, name.replace("-", "_"))
         group.add_argument(
-            f"--{name}", type=float, default=default, metavar="X", help=f"{what} ({default})"
+            f"--{name}",
+            type=float,
+            default=default,
+            metavar="X",
+            help=f"{what} (default: {default})",
         )
-    group.add_argument("--service", default=_DEFAULTS.service, help="service.name (%(default)s)")
+    group.add_argument(
+        "--service", default=_DEFAULTS.service, help="service.name (default: %(default)s)"
+    )
     group.add_argument("--eager", action="store_true", help="launch each kernel, no CUDA graphs")
 
 

@@ -41,7 +41,7 @@ Ranges whose whole name matches a step or request pattern (any case) open a trac
 own; what belongs to none goes into a trace for each process and second.
 
 examples:
-  spanlite import trace.json.gz --dry-run       count what is in it, send nothing
+  spanlite import trace.json.gz --dry-run       # count what is in it, send nothing
   spanlite import rank*.json.gz --service llama --step 'decode_\\d+'
 """
 

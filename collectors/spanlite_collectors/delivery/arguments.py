@@ -85,7 +85,10 @@ def add_delivery_arguments(parser: argparse.ArgumentParser, *, to_file: bool = T
     group.add_argument("--topic", default=RAW_TOPIC, help="(default: %(default)s)")
     group.add_argument("--producer", metavar="NAME", help="(default: HOST/COMMAND)")
     group.add_argument(
-        "--buckets", type=_positive, default=DEFAULT_BUCKETS, help="as the archive (%(default)s)"
+        "--buckets",
+        type=_positive,
+        default=DEFAULT_BUCKETS,
+        help="as many as the archive has (default: %(default)s)",
     )
     group.add_argument(
         "--head-sample",

@@ -15,8 +15,9 @@ from spanlite.topics import DEFAULT_PARTITIONS
 
 from spanlite_stack.stack import DEFAULT_HEAP_MB, Stack, StackInfo
 
-_EXAMPLE = """example:
+_EXAMPLES = """examples:
   spanlite stack up
+  spanlite stack status
   spanlite generate --spans 1000000
   spanlite stack down
 """
@@ -78,7 +79,7 @@ class StackCommand:
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Declare up, status and down."""
-        parser.epilog, parser.formatter_class = _EXAMPLE, argparse.RawDescriptionHelpFormatter
+        parser.epilog, parser.formatter_class = _EXAMPLES, argparse.RawDescriptionHelpFormatter
         actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
         up = _action(actions, "up", _up, "start the broker and make the topics; returns when ready")
         up.add_argument(

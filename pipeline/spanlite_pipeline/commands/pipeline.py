@@ -14,12 +14,13 @@ from spanlite_pipeline import preflight
 from spanlite_pipeline.options import add_job_arguments, duration_ms, job_config, job_flags
 from spanlite_pipeline.sampling import RuleSet
 
-_EXAMPLE = """example:
-  spanlite pipeline run --archive data/archive --rules rules.yaml
-  spanlite pipeline run --until-idle 5s     read what is there, decide all of it, end
-
-Ctrl-C and SIGTERM stop with a savepoint; the next run goes on from there.
+_EXAMPLES = """examples:
+  spanlite pipeline run --rules rules.yaml
+  spanlite pipeline run --until-idle 5s     # read what is there, decide all of it, end
+  spanlite pipeline check-rules rules.yaml
+  spanlite pipeline submit --jobmanager flink:8081 --bootstrap kafka:9092 --archive /mnt/archive
 """
+_STOPPING = "Ctrl-C and SIGTERM stop with a savepoint; the next run goes on from there."
 
 
 def _say(text: str) -> None:
@@ -101,11 +102,10 @@ class PipelineCommand:
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Declare the subcommands."""
+        parser.formatter_class = argparse.RawDescriptionHelpFormatter
+        parser.epilog = _EXAMPLES
         sub = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
-        raw = argparse.RawDescriptionHelpFormatter
-        run = sub.add_parser(
-            "run", help="run it here, in a cluster of its own", epilog=_EXAMPLE, formatter_class=raw
-        )
+        run = sub.add_parser("run", help="run it here, in a cluster of its own", epilog=_STOPPING)
         add_job_arguments(run)
         run.add_argument(
             "--until-idle",

@@ -28,8 +28,8 @@ _WIDE = 10_000
 _HELP = """examples:
   spanlite archive ls --last 24h
   spanlite archive verify
-  spanlite archive compact                      (once an hour, from cron or a timer)
-  spanlite archive retain --older-than 30d      (says what would go; --apply does it)
+  spanlite archive compact                      # once an hour, from cron or a timer
+  spanlite archive retain --older-than 30d      # says what would go; --apply does it
 """
 
 
