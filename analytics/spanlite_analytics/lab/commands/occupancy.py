@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,9 @@ from spanlite_analytics.lab.occupancy import Launch
 from spanlite_analytics.words import time_words
 
 NOT_FOUND = 1
+#: CUDA's largest grid.
+MOST_BLOCKS = (2**31 - 1) * 65_535 * 65_535
+_MOST_DIGITS = 10
 
 _HELP = """Theoretical occupancy: the warps that an SM can hold of a kernel, by CUDA's own rules.
 More is not always faster: a kernel whose waits are hidden already gains nothing by it.
@@ -110,11 +114,12 @@ class OccupancyCommand:
 
 def size_of(text: str, what: str) -> int:
     """`256` or `32x8x1` as a number. Raises UsageError."""
-    product = 1
-    for part in text.lower().split("x"):
-        if not part.isdecimal() or int(part) == 0:
-            raise UsageError(f"{what} '{text}' is not a number or XxYxZ")
-        product *= int(part)
+    parts = text.lower().split("x")
+    short = all(part.isdecimal() and len(part) <= _MOST_DIGITS for part in parts)
+    product = math.prod(map(int, parts)) if short else 0
+    if not 1 <= product <= MOST_BLOCKS:
+        shown = text if len(text) < 60 else f"{text[:60]}..."
+        raise UsageError(f"{what} '{shown}' is not a number or XxYxZ that CUDA can launch")
     return product
 
 

@@ -270,3 +270,63 @@ def test_what_is_not_there(build: Any, spanlite: Any, tmp_path: Path) -> None:
     (tmp_path / "half.csv").write_text('"ID","x"\n"",""\n"0","1"\n')
     code, _, err = spanlite("lab", "explain", "none", "gemm", "--ncu", tmp_path / "half.csv")
     assert code == 2 and "has no launches" in err
+
+
+def test_the_kernel_with_the_most_time_of_those_that_match(build: Any, spanlite: Any) -> None:
+    """`gemm_wide` has the longest configuration, `gemm_deep` the most time, in two of them."""
+    build.spans(
+        kernel(1, name="gemm_wide", duration_ns=90_000),
+        kernel(2, name="gemm_deep", duration_ns=70_000),
+        kernel(3, name="gemm_deep", duration_ns=40_000, grid_x=48),
+        kernel(4, name="gemm_small", duration_ns=1_000),
+    )
+    where = ("--archive", build.root, "--gpu", "H200")
+    code, out, err = spanlite("lab", "explain", "all", "gemm", *where)
+    assert (code, err) == (0, "")
+    first, name, _ = out.split("\n", 2)
+    assert first == (
+        "1 of 3 kernels that match 'gemm', the one with most time (55%); of its 2 launch "
+        "configurations the one with most time"
+    )
+    assert name == "gemm_deep" and "grid 24 x block 384" in out
+    page = page_of(spanlite, build.root)
+    assert page["kernel"] == "gemm_deep"
+    assert page["picked"] == {
+        "kernels": 3, "share": pytest.approx(110 / 201), "configurations": 2,
+    }  # fmt: skip
+    _, out, _ = spanlite("lab", "explain", "all", "gemm_small", *where)
+    assert out.startswith("gemm_small\n")
+
+
+def counters_file(folder: Path, rows: list[str]) -> Path:
+    """As `spanlite counters` writes it."""
+    names = [
+        "gpu__time_duration.sum", "smsp__inst_executed.sum",
+        *(f"l1tex__t_{what}_pipe_lsu_mem_{space}_op_ld.sum"
+          for space in ("global", "local") for what in ("sectors", "requests")),
+    ]  # fmt: skip
+    head = '"ID","Kernel Name","Block Size","Grid Size","CC",'
+    lines = [head + ",".join(f'"{name}"' for name in names), '"",' * 5 + '"ns",' + '"",' * 4 + '""']
+    path = folder / "counters.csv"
+    path.write_text("\n".join([*lines, *rows, ""]))
+    return path
+
+
+def test_counters_of_the_range_profiler(spanlite: Any, tmp_path: Path) -> None:
+    """It has requests and sectors where Nsight Compute patches instructions."""
+    where = '"(256, 1, 1)","(5280, 1, 1)","9.0"'
+    rows = [
+        f'"0","gather_a",{where},"50000","1000000","320000","10000","8000","2000"',
+        f'"1","gather_a",{where},"52000","1000000","320000","10000","8000","2000"',
+        f'"2","gather_b",{where},"60000","1000000","40000","10000","0","0"',
+    ]
+    path = counters_file(tmp_path, rows)
+    code, out, err = spanlite("lab", "explain", "none", "gather", "--ncu", path)
+    assert (code, err) == (0, "")
+    assert out.startswith(
+        "1 of 2 kernels that match 'gather'\ngather_a\n51.0 us under the profiler"
+    )
+    assert "bytes used of each sector: at most 16 of 32 in loads" in out
+    assert "Registers spill, or arrays live in local memory\n   2,000 local accesses" in out
+    _, out, _ = spanlite("lab", "explain", "none", "gather_b", "--ncu", path)
+    assert "bytes used of each sector" not in out and "spill" not in out
