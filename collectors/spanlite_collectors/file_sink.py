@@ -10,6 +10,7 @@ from typing import Any, Self
 import numpy as np
 import pyarrow as pa
 from spanlite.codec import Batch, encode_batch
+from spanlite.drafts import discard, draft_of, put
 from spanlite.errors import InputError
 
 from spanlite_collectors.batching import Batcher, Ready, hashes_of, split_by_bucket
@@ -27,7 +28,7 @@ class FileSink:
     def __init__(self, path: Path, numbering: Numbering, batch_spans: int) -> None:
         self.messages = self.bytes = self.spans = 0
         self._path, self._numbering = path, numbering
-        self._draft = path.with_name(f".{path.name}.part")
+        self._draft = draft_of(path)
         self._batcher = Batcher(batch_spans=batch_spans)
         try:
             self._file = self._draft.open("wb")
@@ -55,7 +56,7 @@ class FileSink:
         """Write the rest and put the file in its place."""
         self.flush()
         self._file.close()
-        self._draft.replace(self._path)
+        put(self._draft, self._path)
 
     def __enter__(self) -> Self:
         """The sink."""
@@ -72,7 +73,7 @@ class FileSink:
             self.close()
         else:
             self._file.close()
-            self._draft.unlink(missing_ok=True)
+            discard(self._draft, self._path)
 
     def _write_all(self, batches: Iterable[Ready]) -> None:
         for ready in batches:

@@ -128,8 +128,15 @@ class Stack:
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        self.data.mkdir(parents=True, exist_ok=True)
-        with (self.data / "lock").open("w") as lock:
+        try:
+            self.data.mkdir(parents=True, exist_ok=True)
+            lock = (self.data / "lock").open("w")
+        except OSError as error:
+            raise UsageError(
+                f"'{self.data}' cannot hold a broker's data: {error.strerror}; "
+                "give --data a folder that can be written"
+            ) from None
+        with lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
 
@@ -149,7 +156,7 @@ class Stack:
                 int(found["controller_port"]),
                 ProcessMark(**mark) if mark else None,
             )
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return None
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise UsageError(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import errno
 import os
 import signal
 import sys
@@ -21,6 +23,17 @@ INTERRUPTED = 130
 #: EX_SOFTWARE of sysexits.h.
 INTERNAL_ERROR = 70
 DEBUG_VARIABLE = "SPANLITE_DEBUG"
+#: What the machine refuses, not we; and what to do about it.
+_MACHINE_SAYS = {
+    errno.ENOSPC: "make room on that disk, or write elsewhere",
+    errno.EDQUOT: "make room within that quota, or write elsewhere",
+    errno.EFBIG: "raise the limit on file sizes (ulimit -f), or write elsewhere",
+    errno.EROFS: "write elsewhere",
+    errno.EACCES: "run as a user who may, or choose another path",
+    errno.EPERM: "run as a user who may, or choose another path",
+    errno.EMFILE: "raise the limit on open files (ulimit -n)",
+    errno.ENFILE: "raise the limit on open files of this machine",
+}
 
 
 class Command(Protocol):
@@ -111,13 +124,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         return INTERRUPTED
     except BrokenPipeError:
         # The reader (`| head`) has gone; say nothing, as other tools do.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()
         return 128 + signal.SIGPIPE
     except Exception as error:
         if interrupted():
             # Ctrl-C while a library is being imported comes out as any error at all.
             print("spanlite: interrupted", file=sys.stderr)
             return INTERRUPTED
+        if isinstance(error, OSError) and error.errno in _MACHINE_SAYS:
+            return _report_machine(error, _MACHINE_SAYS[error.errno])
         return _report_fault(error)
 
 
@@ -125,7 +140,9 @@ def _run(argv: list[str]) -> int:
     points = find_commands()
     chosen = next((word for word in argv if not word.startswith("-")), None)
     args = build_parser(chosen, points).parse_args(argv)
-    return int(args.run(args))
+    code = int(args.run(args))
+    sys.stdout.flush()  # here a full disk can still be told; at the interpreter's end it cannot
+    return code
 
 
 def _note_interrupts() -> Callable[[], bool]:
@@ -142,6 +159,25 @@ def _note_interrupts() -> Callable[[], bool]:
 
     signal.signal(signal.SIGINT, note)
     return lambda: bool(seen)
+
+
+def _drop_output() -> None:
+    """Let what is still buffered go nowhere: the interpreter flushes once more at its end."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _report_machine(error: OSError, cure: str) -> int:
+    """A full disk, a file that may not be read: one line, as for other wrong input."""
+    if os.environ.get(DEBUG_VARIABLE):
+        traceback.print_exc()
+    where = f"'{error.filename}'" if error.filename else "its output"
+    print(f"spanlite: {where}: {os.strerror(error.errno or 0)}; {cure}", file=sys.stderr)
+    try:
+        sys.stdout.flush()
+    except OSError:
+        _drop_output()
+    return SpanLiteError.exit_code
 
 
 def _report_fault(error: Exception) -> int:

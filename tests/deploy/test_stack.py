@@ -174,6 +174,16 @@ class TestWithoutABroker:
         with pytest.raises(UsageError, match=r"stack\.json is damaged"):
             Stack(tmp_path).status()
 
+    def test_a_file_where_the_folder_should_be(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        data = ["--data", str(tmp_path / "file")]
+        (tmp_path / "file").write_text("")
+        assert main(["stack", "up", *data]) == 2
+        assert "give --data a folder" in capsys.readouterr().err
+        assert main(["stack", "status", *data]) == 1
+        assert main(["stack", "down", *data]) == 0
+
     @pytest.mark.parametrize("flags", [["--partitions", "0"], ["--heap-mb", "1"]])
     def test_bad_flags(self, flags: list[str], tmp_path: Path) -> None:
         assert main(["stack", "up", "--data", str(tmp_path), *flags]) == 2

@@ -100,11 +100,3 @@ def test_each_help_has_an_example(name: str) -> None:
     assert any(w[: len(name.split())] == name.split() for w in words_of(parser.epilog or "")), (
         f"spanlite {name} --help shows no example of it"
     )
-
-
-@pytest.mark.parametrize("name", all_parsers())
-def test_each_flag_says_what_it_does(name: str) -> None:
-    silent = [a.option_strings or a.dest for a in all_parsers()[name]._actions if not a.help]
-    # A command of commands lists them instead.
-    subcommands = [a for a in all_parsers()[name]._actions if a.choices and not a.option_strings]
-    assert silent in ([], [a.dest for a in subcommands]), silent

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import os
 import signal
 import subprocess
@@ -145,6 +146,39 @@ def test_a_reader_that_leaves_is_no_fault() -> None:
     )  # fmt: skip
     os.close(write)
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full here")  # noqa: PTH110
+def test_a_full_disk_is_no_fault_of_ours() -> None:
+    """As in `spanlite stack status > FILE`; what is buffered must not fail once more at the end."""
+    with open("/dev/full", "w") as full:  # noqa: PTH123
+        done = subprocess.run(
+            [sys.executable, "-m", "spanlite", "stack", "status", "--data", "/nonexistent"],
+            stdout=full, stderr=subprocess.PIPE, text=True, timeout=120, check=False,
+        )  # fmt: skip
+    assert done.returncode == 2
+    assert done.stderr.splitlines() == [
+        "spanlite: its output: No space left on device; make room on that disk, or write elsewhere"
+    ]
+
+
+def test_what_may_not_be_read_is_told_with_its_path(
+    commands: dict[str, Fake], capsys: pytest.CaptureFixture[str]
+) -> None:
+    commands["ok"].error = PermissionError(errno.EACCES, "Permission denied", "/archive/spans")
+    assert cli.main(["ok"]) == 2
+    said = capsys.readouterr().err
+    assert "'/archive/spans': Permission denied; run as a user who may" in said
+    commands["ok"].error = OSError(errno.EBADF, "Bad file descriptor")
+    assert cli.main(["ok"]) == cli.INTERNAL_ERROR
+
+
+def test_help_below_a_command_shows_its_examples() -> None:
+    parser = argparse.ArgumentParser(prog="spanlite x", epilog="examples:\n  spanlite x y --now\n")
+    below = parser.add_subparsers().add_parser("y", help="does y", epilog="Safe at any time.")
+    cli._complete_help(parser)
+    assert below.description == "does y"
+    assert below.format_help().endswith("Safe at any time.\n\nexample:\n  spanlite x y --now\n")
 
 
 @pytest.mark.parametrize("name", REAL_COMMANDS)

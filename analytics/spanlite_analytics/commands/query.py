@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from pathlib import Path
 
 import duckdb
 import pyarrow as pa
 from spanlite.archive.layout import Archive
+from spanlite.drafts import discard, draft_of, put
 from spanlite.errors import UsageError
 from spanlite.settings import add_archive_argument, archive_of
 from spanlite.timewindow import add_window_arguments, window_of
@@ -95,18 +95,19 @@ def _write(reader: pa.RecordBatchReader, form: str, output: str | None) -> None:
         TEXT_WRITERS[form](reader, sys.stdout)
         return
     # A run that fails or is interrupted leaves no half file behind.
-    draft = f"{output}.{os.getpid()}.part"
+    path = Path(output)
+    draft = draft_of(path)
     try:
         if form == "parquet":
-            write_parquet(reader, draft)
+            write_parquet(reader, str(draft))
         else:
-            with open(draft, "w", newline="") as out:  # noqa: PTH123
+            with draft.open("w", newline="") as out:
                 TEXT_WRITERS[form](reader, out)
-        Path(draft).replace(output)
+        put(draft, path)
     except OSError as error:
         raise UsageError(f"cannot write '{output}': {error}") from None
     finally:
-        Path(draft).unlink(missing_ok=True)
+        discard(draft, path)
 
 
 command = QueryCommand()

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pyarrow as pa
-from spanlite.errors import InputError
+from spanlite.drafts import discard, draft_of, put
+from spanlite.errors import InputError, ServiceError
 
 from spanlite_collectors.delivery.transport import Listener, Message
 
@@ -21,12 +23,12 @@ class FileTransport:
     """
 
     def __init__(self, path: Path) -> None:
-        self._path, self._draft = path, path.with_name(f".{path.name}.part")
+        self._path, self._draft = path, draft_of(path)
         self._done: list[Message] = []
         try:
             self._raw = pa.OSFile(str(self._draft), "wb")
         except OSError as error:
-            raise InputError(f"'{path}' cannot be written: {error}") from None
+            raise InputError(f"'{path}' cannot be written: {_reason(error)}") from None
         packed = path.suffix == ZSTD_SUFFIX
         self._file = pa.CompressedOutputStream(self._raw, "zstd") if packed else self._raw
 
@@ -35,8 +37,11 @@ class FileTransport:
         return True
 
     def send(self, message: Message) -> None:
-        """Write it."""
-        self._file.write(varint(len(message.payload)) + message.payload)
+        """Write it. Raises ServiceError where the disk is full or gone."""
+        try:
+            self._file.write(varint(len(message.payload)) + message.payload)
+        except OSError as error:
+            raise ServiceError(f"'{self._path}' cannot be written: {_reason(error)}") from None
         self._done.append(message)
 
     def poll(self, listener: Listener) -> None:
@@ -48,19 +53,23 @@ class FileTransport:
     def close(self) -> None:
         """Put the file into its place."""
         self._end()
-        self._draft.replace(self._path)
+        put(self._draft, self._path)
 
     def discard(self) -> None:
         """Leave no file, and one that was there before as it is."""
         try:
             self._end()
         finally:
-            self._draft.unlink(missing_ok=True)
+            discard(self._draft, self._path)
 
     def _end(self) -> None:
         self._file.close()
         if not self._raw.closed:
             self._raw.close()
+
+
+def _reason(error: OSError) -> str:
+    return os.strerror(error.errno) if error.errno else str(error)
 
 
 def varint(value: int) -> bytes:

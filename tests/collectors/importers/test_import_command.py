@@ -1,6 +1,7 @@
 """`spanlite import` as a user meets it: counts, refusals, exit codes, delivery."""
 
 import json
+from pathlib import Path
 
 import pytest
 from spanlite.cli import main
@@ -128,3 +129,14 @@ def test_a_failed_import_leaves_the_output_as_it_was(tmp_path, capsys):
     out.write_bytes(b"before")
     assert main(["import", str(bad), "--output", str(out)]) == 2
     assert out.read_bytes() == b"before" and len(list(tmp_path.iterdir())) == 2
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
+def test_a_full_disk_is_told_and_a_device_is_not_replaced(tmp_path, capsys):
+    trace = tmp_path / "trace.json"
+    event = {"ph": "X", "cat": "cpu_op", "name": "a", "pid": 1, "tid": 1, "ts": 1, "dur": 1}
+    trace.write_text(json.dumps({"traceEvents": [event]}))
+    assert main(["import", str(trace), "--output", "/dev/full"]) == 2
+    said = capsys.readouterr().err
+    assert "'/dev/full' cannot be written: No space left on device" in said
+    assert Path("/dev/full").is_char_device()
