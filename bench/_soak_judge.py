@@ -54,7 +54,7 @@ class Findings:
     #: level -> kernel's name -> the same
     name_ns: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
     windows: dict[int, Window] = field(default_factory=dict)
-    #: Of parts of steps: trace, kernels.
+    #: Of parts of steps: trace, kernels and copies.
     kernels: list[tuple[U64, npt.NDArray[np.int64]]] = field(default_factory=list)
     #: Of steps: trace, start, number, covered, has figures of counters.
     steps: list[tuple[int, int, int, bool, bool]] = field(default_factory=list)
@@ -106,6 +106,7 @@ class Findings:
             if count := int((flags & np.uint32(flag) != 0).sum()):
                 self.flags[str(flag.name).lower()] += count
         self._window(view.resource)
+        self._work(view, np.isin(kind, (SpanKind.KERNEL, SpanKind.MEMCPY, SpanKind.MEMSET)))
         self._kernels(view, kind == SpanKind.KERNEL)
         self._steps(view, kind == SpanKind.STEP)
 
@@ -120,13 +121,18 @@ class Findings:
         said.steps_seen = int(resource.get("spanlite.capture.steps_seen", said.steps_seen))
         said.cost_ppm = int(resource.get("spanlite.capture.cost_ppm", said.cost_ppm))
 
+    def _work(self, view: BatchView, work: npt.NDArray[np.bool_]) -> None:
+        """Count a step's kernels and copies: a copy in a graph is recorded as one or the other."""
+        if not work.any():
+            return
+        traces, inverse = np.unique(view.trace_index[np.flatnonzero(work)], return_inverse=True)
+        counts = np.bincount(inverse.ravel(), minlength=len(traces))
+        self.kernels.append((view.trace_low[traces.astype(np.int64)], counts.astype(np.int64)))
+
     def _kernels(self, view: BatchView, kernel: npt.NDArray[np.bool_]) -> None:
         if not kernel.any():
             return
         at = np.flatnonzero(kernel)
-        traces, inverse = np.unique(view.trace_index[at], return_inverse=True)
-        counts = np.bincount(inverse.ravel(), minlength=len(traces))
-        self.kernels.append((view.trace_low[traces.astype(np.int64)], counts.astype(np.int64)))
         resource = view.resource
         level, reason = (resource.get(f"spanlite.capture.{w}", "") for w in ("level", "reason"))
         whole = view.column("flags")[at] & np.uint32(SpanFlag.PARTIAL) == 0

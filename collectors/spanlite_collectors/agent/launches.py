@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import numpy.typing as npt
 from spanlite.kinds import SpanKind
 
 from spanlite_collectors.agent.place import I64, U64, Placed
+from spanlite_collectors.agent.rows import Rows
+
+#: By so much work may seem to begin before its call: clocks. Windows lie further apart.
+EARLY_NS = 1_000_000
 
 _COLUMNS = (
     "correlation", "start", "thread", "name", "window", "span_id", "low", "high", "path", "cut",
@@ -15,7 +21,8 @@ _COLUMNS = (
 
 
 class CallTable:
-    """Launching calls by correlation id, 67 bytes each, sorted. All columns have shape (n,)."""
+    """Launching calls by correlation id and start, 67 bytes each, sorted. All columns have shape
+    (n,). CUPTI may count the ids anew in each window, so one may come several times."""
 
     def __init__(self) -> None:
         none = np.empty(0, np.uint64)
@@ -37,16 +44,16 @@ class CallTable:
 
     def add(self, placed: Placed) -> None:
         """Take in calls. Where a runtime call and the driver call in it share an id, the outer
-        one counts; where an id comes again, the new call does."""
+        one counts. In another window the same id is another call."""
         kinds = (SpanKind.RUNTIME_CALL, SpanKind.DRIVER_CALL)
         calls = np.isin(placed.rows["kind"], kinds) & (placed.rows["correlation"] != 0)
         if not calls.any():
             return
         new = placed.take(calls)
-        order = np.lexsort((new.rows["start"], new.rows["kind"], new.rows["correlation"]))
-        new = new.take(order)
-        first = np.ones(len(order), np.bool_)
-        first[1:] = np.diff(new.rows["correlation"]) != 0
+        keys = [new.rows[name] for name in ("start", "kind", "window", "correlation")]
+        new = new.take(np.lexsort(keys))
+        first = np.ones(len(new.rows), np.bool_)
+        first[1:] = (np.diff(new.rows["correlation"]) != 0) | (np.diff(new.rows["window"]) != 0)
         new = new.take(first)
         fresh = {
             **{
@@ -56,15 +63,12 @@ class CallTable:
             **{name: getattr(new, name) for name in ("span_id", "low", "high", "path", "cut")},
             "used": np.zeros(len(new.rows), np.bool_),
         }
-        if (
-            not len(self) or fresh["correlation"][0] > self.correlation[-1]
-        ):  # as a rule: they count up
-            self._set({n: np.concatenate([getattr(self, n), fresh[n]]) for n in _COLUMNS})
-            return
-        old = ~np.isin(self.correlation, fresh["correlation"])
-        joined = {n: np.concatenate([getattr(self, n)[old], fresh[n]]) for n in _COLUMNS}
-        order = np.argsort(joined["correlation"], kind="stable")
-        self._set({n: values[order] for n, values in joined.items()})
+        rising = not len(self) or fresh["correlation"][0] > self.correlation[-1]
+        joined = {n: np.concatenate([getattr(self, n), fresh[n]]) for n in _COLUMNS}
+        if not rising:  # as a rule they count up
+            order = np.lexsort([joined["start"], joined["correlation"]])
+            joined = {n: values[order] for n, values in joined.items()}
+        self._set(joined)
 
     def forget_before(self, start_ns: int) -> None:
         """Drop calls whose kernels have long come."""
@@ -94,9 +98,27 @@ class CallTable:
         for name, values in columns.items():
             setattr(self, name, values)
 
-    def find(self, correlation: U64) -> I64:
-        """The row of each id, -1 where there is none. Shape (n,)."""
-        if not len(self):
-            return np.full(len(correlation), -1, np.int64)
-        at = np.minimum(np.searchsorted(self.correlation, correlation), len(self) - 1)
-        return np.where((self.correlation[at] == correlation) & (correlation != 0), at, -1)
+    def find(
+        self,
+        work: Rows,
+        joined: Callable[[npt.NDArray[np.uint32], npt.NDArray[np.uint32]], npt.NDArray[np.bool_]],
+    ) -> I64:
+        """The row of the call of each kernel or copy, -1 where there is none. Shape (n,).
+
+        `joined` says of windows of calls and of work whether the one can have started the other.
+        """
+        found = np.full(len(work), -1, np.int64)
+        wanted = work["correlation"]
+        first = np.searchsorted(self.correlation, wanted)
+        at = np.searchsorted(self.correlation, wanted, side="right") - 1
+        # Of several calls with its id, by far most of them one, the last before the work.
+        left = np.flatnonzero((at >= first) & (wanted != 0))
+        while len(left):
+            call, start = at[left], work["start"][left]
+            fits = joined(self.window[call], work["window"][left])
+            fits &= (self.start[call] <= start + EARLY_NS) | (start == 0)
+            found[left[fits]] = call[fits]
+            left = left[~fits]
+            at[left] -= 1
+            left = left[at[left] >= first[left]]
+        return found

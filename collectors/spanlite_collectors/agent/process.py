@@ -230,10 +230,7 @@ class ProcessSpans:
         """
         waiting, self._device = self._device, []
         for rows in waiting:
-            call = self._calls.find(rows["correlation"])
-            if len(self._calls):
-                windows = self._calls.window[np.maximum(call, 0)]
-                call = np.where(self.windows.joined(windows, rows["window"]), call, -1)
+            call = self._calls.find(rows, self.windows.joined)
             late = rows["start"] < now_ns - self._patience.hold_ns
             go = ((call >= 0) & self.windows.known(rows["window"])) | late | everything
             if go.all():

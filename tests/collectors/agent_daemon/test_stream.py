@@ -4,6 +4,7 @@ import json
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 
+import pytest
 from ring_writer import RingWriter, write_recording
 from spanlite_collectors.agent.convert import Converter
 from spanlite_collectors.agent.layout import RecordType
@@ -136,3 +137,36 @@ def test_work_is_not_given_to_a_call_of_an_earlier_window(tmp_path):
     process.drain(0, final=True)
     kernels = [row for row in process.described() if row[0] == "k"]
     assert sorted(row[2] - row[7] for row in kernels) == [2000, 2000]
+
+
+@pytest.mark.parametrize("windows", [2, 5])
+def test_windows_in_quick_succession_keep_their_calls(tmp_path, windows):
+    """Calls with the same ids as those whose kernels still wait, from each next window."""
+    process = Process(tmp_path)
+    begin = 1_796_143_900 * SECOND
+    writer = process.writer
+    for window in range(1, windows + 1):
+        start = begin + window * SECOND // 2
+        for number in range(3):
+            at, where = start + number * 100_000, {"correlation_id": 7 + number, "window": window}
+            writer.write(
+                RecordType.API, start_ns=at, end_ns=at + 1000, thread_id=7, call=211, domain=1,
+                **where,
+            )  # fmt: skip
+            writer.write(
+                RecordType.KERNEL, start_ns=at + 2000 + window, end_ns=at + 3000,
+                name=writer.text("k"), **where,
+            )  # fmt: skip
+        process.drain(start + SECOND // 4)
+    process.drain(begin + windows * SECOND)
+    for window in range(1, windows + 1):  # what closed them comes last
+        start = begin + window * SECOND // 2
+        writer.write(
+            RecordType.WINDOW, open_ns=start - 1, close_ns=start + SECOND // 8, window=window,
+            level=2,
+        )  # fmt: skip
+    process.drain(begin + (windows + 3) * SECOND)
+    process.drain(0, final=True)
+    kernels = [row for row in process.described() if row[0] == "k"]
+    expected = sorted(2000 + window for window in range(1, windows + 1) for _ in range(3))
+    assert sorted(row[2] - row[7] for row in kernels) == expected
