@@ -95,8 +95,13 @@ def candidates(tokens: int, hidden: int, out: int) -> list[Candidate]:
     return made
 
 
-def shapes() -> list[tuple[int, int, int, int]]:
-    """(chain, tokens, hidden, out): a spread over all first, so that a short run covers it."""
+def shapes(layer: tuple[int, int] | None = None) -> list[tuple[int, int, int, int]]:
+    """(chain, tokens, hidden, out): a spread over all first, so that a short run covers it.
+
+    Of one layer: every number of tokens, both chains.
+    """
+    if layer:
+        return [(chain, tokens, *layer) for tokens in TOKENS for chain in range(len(CHAINS))]
     layers = list(LAYERS)
     made = [
         (chain, tokens, hidden, out)

@@ -28,7 +28,7 @@ from spanlite_collectors.commands.counters import settings
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--size", type=int, default=2048)
+    parser.add_argument("--size", type=int, default=4096)
     parser.add_argument("--launches", type=int, default=1)
     parser.add_argument("--nvcc", default="nvcc")
     parser.add_argument("--cupti", default="", help="the libcupti to use")

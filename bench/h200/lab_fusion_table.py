@@ -1,6 +1,6 @@
 """Measure norm + linear + bias + activation on the GPU, unfused and fused in several ways.
 
-python3 -m bench.h200.lab_fusion_table [--budget SECONDS] [--shapes N] [--compile-only]
+python3 -m bench.h200.lab_fusion_table [--budget SECONDS] [--add] [--layer 4096x11008]
 
 Needs torch and triton. Each shape is run by torch's own operators, by parts (our norm kernel,
 cuBLAS, our activation kernel), and by Triton kernels that fuse the norm, the rest, or all, in
@@ -203,10 +203,18 @@ def before() -> Before:
     return Before(rows, [*about.get("earlier", []), run])
 
 
+def layer_of(text: str) -> tuple[int, int]:
+    """Of `4096x11008`."""
+    hidden, out = (int(word) for word in text.split("x"))
+    if hidden < 64 or out < 64 or hidden % 64 or hidden * out > 1 << 31:
+        raise argparse.ArgumentTypeError(f"{text}: hidden must be a multiple of 64")
+    return hidden, out
+
+
 def left_of(args: argparse.Namespace, earlier: Before) -> list[tuple[int, int, int, int]]:
     """The shapes to measure: without those that are there."""
     there = {tuple(int(row[key]) for key in SHAPE) for row in earlier.rows}
-    shapes = SMOKE_SHAPES if args.smoke else plan.shapes()[args.skip :]
+    shapes = SMOKE_SHAPES if args.smoke else plan.shapes(args.layer)[args.skip :]
     return [shape for shape in shapes if shape not in there][: args.shapes]
 
 
@@ -259,6 +267,9 @@ def main() -> None:
     parser.add_argument("--budget", type=float, default=75)
     parser.add_argument("--shapes", type=int, default=10_000)
     parser.add_argument("--skip", type=int, default=0, help="shapes to leave out at the start")
+    parser.add_argument(
+        "--layer", type=layer_of, metavar="HIDDENxOUT", help="one of your own, with --add"
+    )
     parser.add_argument("--add", action="store_true", help="to the shapes that the table has")
     parser.add_argument("--smoke", action="store_true", help="a few tiles on a few shapes")
     parser.add_argument("--compile-only", action="store_true", help="fill Triton's cache")

@@ -4,8 +4,9 @@ Two layers. A physical one, per way: launches, bytes over bandwidth (as far as e
 are under way), waves of blocks and their steps through K. Its few constants are fitted. Then a
 correction for what it does not know (how cuBLAS chooses, how the compiler scheduled a tile):
 the logarithm of measured over physical, interpolated between the measured shapes of that way by a
-Gaussian process over log2 of tokens, hidden and out. Away from measured shapes the correction
-fades and the physical layer is what remains.
+Gaussian process over log2 of tokens, hidden and out, and of how unevenly the way's blocks lie on
+the SMs: shapes close by may differ in that, and then in time. Away from measured shapes the
+correction fades and the physical layer is what remains.
 """
 
 from __future__ import annotations
@@ -22,8 +23,10 @@ from spanlite_analytics.lab.fusion.table import TORCH, Table, Way
 from spanlite_analytics.lab.fusion.tiles import SMS, Tile, resources, suits
 
 Floats = NDArray[np.float64]
-#: Steps of log2 over which shapes resemble each other: tokens, hidden, out; chains.
-LENGTHS = np.array([2.0, 1.0, 1.0])
+#: Steps of log2 over which shapes resemble each other: tokens, hidden, out, unevenness; chains.
+LENGTHS = np.array([2.0, 1.0, 1.0, 1.0])
+#: Where cuBLAS chooses the tile: its usual one.
+_USUAL_TILE = Tile(128, 128, 64, 8, 4)
 CHAIN_ALIKE = 0.8
 #: Standard deviations in the logarithm: what the physical layer misses, and the noise of a time.
 SIGMA, NOISE = 0.15, 0.015
@@ -35,9 +38,12 @@ FREEDOM = np.array([0.7, 0.25, 0.6, 0.8, 0.8, 0.5])
 _SHARPNESS = 4.0
 
 
-def features(table: Table) -> Floats:
-    """(cases, 3): log2 of tokens, hidden, out."""
-    return np.asarray(np.log2(table.shape.astype(np.float64)))
+def features(way: Way, shape: Floats) -> Floats:
+    """(cases, 4): log2 of tokens, hidden, out, and of the fullest SM's blocks over the mean."""
+    tile = way.tile or _USUAL_TILE
+    blocks = np.ceil(shape[:, 0] / tile.m) * np.ceil(shape[:, 2] / tile.n) * tile.split
+    uneven = np.ceil(blocks / SMS) / (blocks / SMS)
+    return np.asarray(np.log2(np.c_[shape, uneven]))
 
 
 def physical(constants: Floats, way: Way, chain: NDArray[np.int64], shape: Floats) -> Floats:
@@ -144,11 +150,11 @@ class Model:
 
     def predict(self, chain: NDArray[np.int64], shape: NDArray[np.int64]) -> tuple[Floats, Floats]:
         """ns and its standard deviation in the logarithm, both (cases, ways)."""
-        wide, logs = shape.astype(np.float64), np.log2(shape.astype(np.float64))
+        wide = shape.astype(np.float64)
         times, spread = [], []
         for number, way in enumerate(self.table.ways):
             base = physical(self.constants[number], way, chain, wide)
-            gap, sigma = self._correction(number, way, chain, logs)
+            gap, sigma = self._correction(number, way, chain, features(way, wide))
             times.append(base * np.exp(gap))
             spread.append(sigma)
         return np.array(times).T, np.array(spread).T
@@ -160,7 +166,8 @@ class Model:
         there = ~np.isnan(table.time_ns[:, number])
         if not there.any():
             return np.zeros(len(chain)), np.full(len(chain), SIGMA)
-        known, shape = features(table)[there], table.shape[there].astype(np.float64)
+        shape = table.shape[there].astype(np.float64)
+        known = features(way, shape)
         base = physical(self.constants[number], way, table.chain[there], shape)
         y = np.log(table.time_ns[there, number] / base)
         inner = _alike(known, known, table.chain[there], table.chain[there])
