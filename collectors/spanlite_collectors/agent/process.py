@@ -311,8 +311,10 @@ class ProcessSpans:
 
     def _replay(self, rows: Rows, at: Any, graph: int) -> None:
         """Give the nodes of one graph their stages, learned from the fullest replay."""
-        launches, counts = np.unique(rows["correlation"][at], return_counts=True)
-        full = at[rows["correlation"][at] == launches[np.argmax(counts)]]
+        # Ids may begin anew with each window.
+        launch = rows["window"][at].astype(np.uint64) << np.uint64(32) ^ rows["correlation"][at]
+        launches, counts = np.unique(launch, return_counts=True)
+        full = at[launch == launches[np.argmax(counts)]]
         self.graphs.match(graph, rows["graph_node"][full], self._keys(pick(rows, full)))
         nodes, inverse = np.unique(rows["graph_node"][at], return_inverse=True)
         said = [
