@@ -39,7 +39,7 @@ Exit code 1: the archive has no such kernel.
 
 examples:
   spanlite lab occupancy --block 384 --registers 168 --shared 219364 --cc 9.0 --grid 126
-  spanlite lab occupancy --archive data/archive --kernel gemm --last 1h
+  spanlite lab occupancy --archive data/archive --kernel nvjet --last 1h
 """
 
 
