@@ -121,10 +121,12 @@ def test_a_graph_seen_before_its_eager_step_is_matched_later(first):
 
 @pytest.mark.parametrize("copied", [(), (2,), (2, 5)], ids=["kernels", "a copy", "copies"])
 @pytest.mark.parametrize("as_kernels", [True, False])
-def test_a_capture_that_was_seen_names_the_nodes(tmp_path, copied, as_kernels):
+@pytest.mark.parametrize("windows", [(0,), (1, 2)])
+def test_a_capture_that_was_seen_names_the_nodes(tmp_path, copied, as_kernels, windows):
     """No eager step at all: launches in a capture have ranges and start no kernel.
 
-    A node that copies, call 41, runs as a kernel or as a copy."""
+    A node that copies, call 41, runs as a kernel or as a copy. Replays of several windows may have
+    the same correlation id and come together."""
     sink, writer = MemorySink(), RingWriter(tmp_path)
     source = RingSource(sink, RingOptions([tmp_path]))
     at = 1_796_143_900_000_000_000
@@ -139,15 +141,19 @@ def test_a_capture_that_was_seen_names_the_nodes(tmp_path, copied, as_kernels):
             RecordType.RANGE,
             start_ns=start, end_ns=start + 50, id=number + 1, thread_id=9, name=writer.text(name),
         )  # fmt: skip
-    launch = {"thread_id": 9, "correlation_id": 99, "call": 311, "domain": 1}
-    writer.write(RecordType.API, start_ns=next(times), end_ns=next(times), **launch)
     ran = [node for node in (5, 3, 1, 0, 2, 4) if as_kernels or node not in copied]
-    for node in ran:  # as streams may run them
-        start = next(times)
-        where = {"correlation_id": 99, "graph_id": 1, "graph_node_id": 1 << 32 | node}
+    for window in windows:
+        launch = {"thread_id": 9, "correlation_id": 99, "window": window}
         writer.write(
-            RecordType.KERNEL, start_ns=start, end_ns=start + 5, name=writer.text("k"), **where
+            RecordType.API, start_ns=next(times), end_ns=next(times), call=311, domain=1, **launch
         )
+        for node in ran:  # as streams may run them
+            start = next(times)
+            where = {"correlation_id": 99, "graph_id": 1, "graph_node_id": 1 << 32 | node}
+            writer.write(
+                RecordType.KERNEL,
+                start_ns=start, end_ns=start + 5, name=writer.text("k"), window=window, **where,
+            )  # fmt: skip
     writer.die()
     source.step()
     rows = [row for batch, _ in sink.written for row in batch.to_pylist()]
@@ -156,5 +162,5 @@ def test_a_capture_that_was_seen_names_the_nodes(tmp_path, copied, as_kernels):
         key=lambda row: row["graph_node_id"],
     )
     said = [json.loads(row["attributes"]) for row in kernels]
-    stages = [names[node] for node in sorted(ran)]
+    stages = [names[node] for node in sorted(ran) for _ in windows]
     assert said == [{"stage": stage, "stage.inferred": True} for stage in stages]
