@@ -14,11 +14,11 @@ from __future__ import annotations
 
 import argparse
 import os
-import re
 import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -32,6 +32,8 @@ STEPS = 12
 #: Launches of the repaired scores in a step: together they last as long as the slow ones.
 REPEATS = 16
 DEADLINE_S = 25
+#: For the daemon to sample, and how often that is tried.
+START_S, TRIES = 6, 3
 SETTINGS = {
     "CUDA_INJECTION64_PATH": str(LIBRARY),
     "NVTX_INJECTION64_PATH": str(LIBRARY),
@@ -74,16 +76,61 @@ def serve(folder: Path, steps: int) -> None:
     request.end()
 
 
+class Daemon:
+    """`spanlite collect` with sampled counters, and all that it says."""
+
+    def __init__(self, output: Path, rings: str) -> None:
+        command = [sys.executable, "-m", "spanlite.cli", "collect", "--output", str(output),
+                   "--agent-dir", rings, "--pm-sampling", "--otlp-port", "0",
+                   "--metrics-port", "0"]  # fmt: skip
+        self._process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+        self.said: list[str] = []
+        self._reader = threading.Thread(target=self._read)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self._process.stderr is not None
+        for line in self._process.stderr:
+            self.said.append(line)
+            print(" ", line, end="", flush=True)
+
+    def samples(self) -> bool:
+        """Whether it samples, which it says after a moment."""
+        end = time.monotonic() + START_S
+        while time.monotonic() < end and self._process.poll() is None:
+            text = "".join(self.said)
+            if "no PM sampling" in text:
+                return False
+            if "PM sampling (" in text:
+                return True
+            time.sleep(0.05)
+        return False
+
+    def stop(self) -> int:
+        """End it; its exit code."""
+        self._process.send_signal(signal.SIGTERM)
+        try:
+            self._process.wait(timeout=10)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+        self._reader.join()
+        return self._process.wait()
+
+
 def record(path: Path, cubins: Path, steps: int) -> None:
     """The process, and the daemon beside it. Raises RuntimeError where one of them fails."""
     with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
-        command = [sys.executable, "-m", "spanlite.cli", "collect", "--output", str(path),
-                   "--agent-dir", folder, "--pm-sampling", "--otlp-port", "0",
-                   "--metrics-port", "0"]  # fmt: skip
-        daemon = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+        daemon = Daemon(path, folder)
+        for _ in range(TRIES - 1):
+            if daemon.samples():
+                break
+            # Another sampler may be about to end.
+            daemon.stop()
+            time.sleep(2)
+            daemon = Daemon(path, folder)
         try:
-            # The sampler takes a moment; it must be there when the first step begins.
-            time.sleep(2.5)
+            if not daemon.samples():
+                raise RuntimeError("the GPU's counters cannot be sampled")
             server = [sys.executable, "-m", "bench.h200.lab_explain_recording", "--serve",
                       str(cubins), "--steps", str(steps)]  # fmt: skip
             environment = os.environ | SETTINGS | {"SPANLITE_AGENT_DIR": folder}
@@ -92,15 +139,9 @@ def record(path: Path, cubins: Path, steps: int) -> None:
             while list(Path(folder).glob("*.ring")) and time.monotonic() < end:
                 time.sleep(0.1)
         finally:
-            daemon.send_signal(signal.SIGTERM)
-            try:
-                _, said = daemon.communicate(timeout=10)
-            except subprocess.TimeoutExpired:
-                daemon.kill()
-                _, said = daemon.communicate()
-            print(re.sub(r"^", "  ", said.rstrip(), flags=re.M), flush=True)
-    if daemon.returncode:
-        raise RuntimeError(f"the daemon ended with {daemon.returncode}")
+            code = daemon.stop()
+    if code:
+        raise RuntimeError(f"the daemon ended with {code}")
     print(f"{path.name}: {path.stat().st_size} bytes", flush=True)
 
 
