@@ -3,7 +3,7 @@
 python -m bench.lab_explain [--quick] [--archive FOLDER]
 
 tests/recordings/scores.spans.zst has four kernels whose limits are known, with the GPU's counters
-as `spanlite collect --pm-sampling` sampled them beside (bench/h200/lab_explain_recording.py made it).
+as `spanlite collect --pm-sampling` sampled them; bench/h200/lab_explain_recording.py made it.
 Builds an archive of it and explains each kernel. --archive keeps that archive, for
 `spanlite lab explain all NAME --archive FOLDER`.
 """
