@@ -6,8 +6,8 @@ import json
 import re
 import time
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +41,7 @@ class Run:
     watch: Watch
     #: The daemon's lines.
     said: list[str]
-    found: judging.Findings
+    found: judging.Findings = field(default_factory=judging.Findings)
 
     def __post_init__(self) -> None:
         steps = np.load(self.folder / "steps.npz")
@@ -67,23 +67,34 @@ class Report:
     """Prints the figures."""
 
     def __init__(self, run: Run) -> None:
-        self.run, self.found = run, run.found
+        self.run = run
         self.missed = 0
 
-    def all(self) -> int:
-        """All of them; how many goals were missed."""
-        for part in (
-            self.memory, self.cost, self.nvml, self.sampler, self.rates, self.ledger,
-            self.completeness, self.coverage, self.stages, self.kernels, self.counters,
-            self.triggers, self.told_cost,
-        ):  # fmt: skip
+    @property
+    def found(self) -> judging.Findings:
+        """What the spool says."""
+        return self.run.found
+
+    def first(self) -> None:
+        """What needs no spool: printed before it is read, as that may take a while."""
+        self._print(self.memory, self.cost, self.nvml, self.sampler)
+
+    def rest(self) -> int:
+        """All else; how many goals were missed."""
+        self._print(
+            self.rates, self.ledger, self.completeness, self.coverage, self.stages, self.kernels,
+            self.counters, self.triggers, self.told_cost,
+        )  # fmt: skip
+        return self.missed
+
+    def _print(self, *parts: Callable[[], None]) -> None:
+        for part in parts:
             try:
                 part()
             except Exception as error:  # the other figures are worth having
                 self.missed += 1
                 emit(f"agent.soak_failed.{part.__name__}", 1, "failures", 0,
                      error=f"{type(error).__name__}: {error}"[:300])  # fmt: skip
-        return self.missed
 
     def say(self, metric: str, value: float, unit: str, goal: float | None = None,
             at_least: bool = False, **more: Any) -> None:  # fmt: skip

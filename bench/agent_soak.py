@@ -114,12 +114,14 @@ def soak(args: argparse.Namespace, folder: Path) -> int:
     emit("agent.soak_exit_codes", server.returncode + daemon.returncode + sum(codes), "sum", 0)
     if args.keep:
         keep(folder, args.keep, levels)
+    run = Run(folder, args.seconds, args.stand_in, levels, watched, watch, said)
+    report = Report(run)
+    report.first()
     began = time.monotonic()
-    found = judge.end()
+    run.found = judge.end()
     emit("agent.soak_judge_s", time.monotonic() - began, "s", files=judge.files, bytes=judge.bytes,
          note="after the daemon's end; most was read before")  # fmt: skip
-    run = Run(folder, args.seconds, args.stand_in, levels, watched, watch, said, found)
-    return Report(run).all()
+    return report.rest()
 
 
 def keep(folder: Path, target: Path, levels: list[tuple[str, int]]) -> None:

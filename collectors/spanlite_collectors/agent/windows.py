@@ -70,7 +70,10 @@ def _flows(said: Mapping[str, Any]) -> bool:
 
 
 def _describe(record: Any) -> dict[str, Any]:
-    """`weight` is steps seen over steps covered: how many steps each one here stands for."""
+    """`weight` is steps seen over steps covered: how many steps each one here stands for.
+
+    Of a continuous stretch each stands for itself, those too that went out before it closed.
+    """
     level, reason = int(record["level"]), int(record["reason"])
     steps, seen = int(record["steps"]), int(record["steps_since_last"])
     out: dict[str, Any] = {
@@ -81,7 +84,7 @@ def _describe(record: Any) -> dict[str, Any]:
         "spanlite.capture.steps_seen": max(seen, steps),
         "spanlite.capture.cost_ppm": int(record["cost_ppm"]),
     }
-    if steps:
+    if steps and reason != WindowReason.CONTINUOUS:
         out[CAPTURE_WEIGHT] = round(max(seen, steps) / steps, 6)
     if record["partial"]:
         out["spanlite.capture.partial"] = True
