@@ -22,6 +22,8 @@ from spanlite.archive.reader import SCHEMAS, TIME_COLUMNS, ArchiveReader
 from spanlite.errors import ArchiveError, UsageError
 from spanlite.timewindow import ALL_TIME, TimeWindow
 
+from spanlite_analytics.interrupts import interruptible
+
 #: Rows a batch when results leave DuckDB.
 BATCH_ROWS = 65_536
 NS_PER_MINUTE = 60_000_000_000
@@ -186,7 +188,7 @@ def reading(
     for attempt in range(ATTEMPTS):
         con = connect(archive, window)
         try:
-            with plain_errors(archive):
+            with plain_errors(archive), interruptible(con):
                 return work(con)
         except FilesMovedError:
             if attempt == ATTEMPTS - 1:
