@@ -44,8 +44,9 @@ def test_commands(
         assert (code, err) == (1 if args == ["ledger"] else 0, "")
 
 
-def test_notebook(full_archive: Path) -> None:
+def test_notebook(full_archive: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPANLITE_ARCHIVE", str(full_archive))
     (code,) = re.findall(r"^```python\n(.*?)^```", (DOCS / "query.md").read_text(), re.S | re.M)
     names: dict[str, Any] = {}
-    exec(code.replace("data/archive", str(full_archive)).replace('"-15m"', '"2025-01-01"'), names)
+    exec(code.replace('"-15m"', '"2025-01-01"'), names)
     assert len(names["spans"]) and len(names["loads"])
