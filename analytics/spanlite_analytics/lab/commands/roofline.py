@@ -16,7 +16,7 @@ from spanlite.timewindow import add_window_arguments, window_of
 from spanlite_analytics.lab.counters import Counted, read_ncu
 from spanlite_analytics.lab.frame import add_json_argument, print_json, print_table
 from spanlite_analytics.lab.roofline import ceilings
-from spanlite_analytics.lab.roofline.counted import counts_flops, time_ns, work_counted
+from spanlite_analytics.lab.roofline.counted import time_ns, uncounted_flops, work_counted
 from spanlite_analytics.lab.roofline.place import Place, Point, place
 from spanlite_analytics.lab.roofline.work import ALIASES, SIZES, Call, work_of
 from spanlite_analytics.words import time_words
@@ -126,8 +126,8 @@ def _points(args: argparse.Namespace) -> tuple[list[Point], str, dict[str, Any]]
 def _counted(row: Counted, median_ns: float | None = None) -> Point:
     """With the profiler's time where no other is known."""
     time = time_ns(row) if median_ns is None else median_ns
-    detail = "" if counts_flops(row) else "(FLOPs were not counted)"
-    return Point(row.kernel, row.kernel, work_counted(row), time, 1, "counters", detail)
+    words = uncounted_flops(row)
+    return Point(row.kernel, row.kernel, work_counted(row), time, 1, "counters", words)
 
 
 def _gpu_of(rows: list[Counted]) -> str:

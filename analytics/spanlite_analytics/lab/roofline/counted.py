@@ -70,13 +70,16 @@ def _add(flops: dict[str, float], kind: str, count: float) -> None:
         flops[kind] = flops.get(kind, 0.0) + count
 
 
-def counts_flops(row: Counted) -> bool:
-    """Whether any counter of FLOPs was collected; without one a kernel seems to have none."""
-    names = [f"{name}.sum" for name in _TENSOR]
-    for letter in _VECTOR:
-        stem = f"smsp__sass_thread_inst_executed_op_{letter}fma_pred_on.sum"
-        names += [stem, f"{stem}.per_cycle_elapsed"]
-    return any(name in row.values for name in names)
+def uncounted_flops(row: Counted) -> str:
+    """Words on FLOPs for which no counter was collected; without them a kernel seems to have none.
+
+    The range profiler counts those of the tensor cores alone.
+    """
+    stems = [f"smsp__sass_thread_inst_executed_op_{kind}fma_pred_on.sum" for kind in _VECTOR]
+    if any(name in row.values for stem in stems for name in (stem, f"{stem}.per_cycle_elapsed")):
+        return ""
+    tensor = any(f"{name}.sum" in row.values for name in _TENSOR)
+    return "(only the tensor cores' FLOPs were counted)" if tensor else "(FLOPs were not counted)"
 
 
 def time_ns(row: Counted) -> float:
