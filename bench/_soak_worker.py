@@ -208,10 +208,9 @@ class Wishes:
         return True
 
 
-def serve(model: Any, seconds: float, log: Log, wishes: Wishes) -> int:
-    """Decode until then; how many requests there were."""
+def serve(model: Any, seconds: float, log: Log, wishes: Wishes, requests: Requests) -> None:
+    """Decode until then."""
     kinds = np.random.default_rng(11).choice(len(KINDS), 1 << 16, p=SHARES).tolist()
-    requests = Requests()
     end_at = time.monotonic() + seconds
     number = 0
     while time.monotonic() < end_at and number < MOST_STEPS:
@@ -231,7 +230,6 @@ def serve(model: Any, seconds: float, log: Log, wishes: Wishes) -> int:
         log.step(start, end - start, kind)
         number += 1
     requests.end()
-    return requests.begun
 
 
 def main() -> None:
@@ -242,8 +240,11 @@ def main() -> None:
     for number in range(60):
         model.step((SHORT, LONG, EAGER)[number % 3])
     (folder / "ready").touch()
-    begun = serve(model, seconds, log, Wishes(folder, log))
-    log.write(folder, requests=begun)
+    requests = Requests()
+    try:
+        serve(model, seconds, log, Wishes(folder, log), requests)
+    finally:  # where the GPU fails too
+        log.write(folder, requests=requests.begun)
 
 
 if __name__ == "__main__":
