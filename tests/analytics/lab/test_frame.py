@@ -52,3 +52,16 @@ def test_table_shows_what_is_missing_as_nothing(capsys: pytest.CaptureFixture[st
 def test_json_has_no_nan_and_no_infinity(capsys: pytest.CaptureFixture[str]) -> None:
     frame.print_json({"a": float("nan"), "b": [float("inf"), 1.5]})
     assert json.loads(capsys.readouterr().out) == {"a": None, "b": [None, 1.5]}
+
+
+def test_progress_is_a_line_now_and_then(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with frame.Progress("scan") as progress:
+        progress.told(1, 4)
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr(frame, "_EVERY_S", -1.0)
+    with frame.Progress("scan") as progress:
+        progress.told(1, 4)
+        progress.told(2, 4, "transpose")
+    assert capsys.readouterr().err == "scan: 1 of 4\nscan: transpose: 2 of 4\n"

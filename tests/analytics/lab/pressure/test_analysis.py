@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from spanlite.errors import UsageError
 from spanlite.occupancy import limits_of
+from spanlite_analytics.lab import frame
 from spanlite_analytics.lab.audit.inputs import Unit, units_of
 from spanlite_analytics.lab.pressure import analysis
 from spanlite_analytics.lab.pressure.loops import loops_of
@@ -134,12 +135,19 @@ def test_launch_bounds_do_not_hold_the_trial_back(tmp_path: Path) -> None:
     assert free.resources.registers > 64 and free.resources.stack_bytes == 0
 
 
-def test_command(tmp_path: Path, spanlite: Any) -> None:
+def test_command(tmp_path: Path, spanlite: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(frame, "_EVERY_S", -1.0)  # a line of progress each time
     path = tmp_path / "k.cu"
     path.write_text(SOURCE)
-    words = ("lab", "pressure", str(path), "--kernel", "heavy", "--block", "128", "--caps", "48")
+    words = ("lab", "pressure", str(path), "--kernel", "heavy", "--block", "128", "--caps", "48,64")
     code, out, err = spanlite(*words)
-    assert (code, err) == (0, "")
+    assert code == 0
+    first, *steps = err.splitlines()
+    assert first == "pressure: reading machine code: 0 of 1"
+    assert [step.partition(" with ")[2] for step in steps] == [
+        "64 registers at most: 0 of 2",
+        "48 registers at most: 1 of 2",
+    ]
     assert "main loop" in out and "64 FP32" in out and "warps/SM" in out
     code, out, err = spanlite("lab", "pressure", str(path), "--kernel", "none")
     assert code == 2 and "no machine code of a kernel named 'none'" in err
