@@ -24,13 +24,21 @@ def enabled() -> bool:
 
 
 class _Range:
-    """A range on the thread; its text may be made anew for each use."""
+    """A range on the thread, begun by `push` and ended by `pop`; `make` gives its text at each use.
 
-    def __init__(self, tool: _nvtx.Tool, make: Callable[[], _nvtx.Event]) -> None:
-        self._tool, self._make = tool, make
+    The agent may open or close a window at the edges of a step, which has a pair of its own.
+    """
+
+    def __init__(
+        self,
+        push: Callable[[_nvtx.Event], None],
+        pop: Callable[[], None],
+        make: Callable[[], _nvtx.Event],
+    ) -> None:
+        self._push, self._pop, self._make = push, pop, make
 
     def __enter__(self) -> Self:
-        self._tool.push(self._make())
+        self._push(self._make())
         return self
 
     def __exit__(
@@ -39,40 +47,16 @@ class _Range:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._tool.pop()
+        self._pop()
 
     def __call__(self, function: _Function) -> _Function:
         @functools.wraps(function)
         def wrapped(*args: Any, **kwargs: Any) -> Any:
-            self._tool.push(self._make())
+            self._push(self._make())
             try:
                 return function(*args, **kwargs)
             finally:
-                self._tool.pop()
-
-        return wrapped  # type: ignore[return-value]
-
-
-class _Step(_Range):
-    """A step, at whose edges the agent may open or close a window."""
-
-    def __enter__(self) -> Self:
-        self._tool.push_step(self._make())
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._tool.pop_step()
-
-    def __call__(self, function: _Function) -> _Function:
-        @functools.wraps(function)
-        def wrapped(*args: Any, **kwargs: Any) -> Any:
-            with self:
-                return function(*args, **kwargs)
+                self._pop()
 
         return wrapped  # type: ignore[return-value]
 
@@ -183,7 +167,7 @@ def step(
         event.number = next(_steps) if number is None else number
         return event
 
-    return _Step(tool, make)
+    return _Range(tool.push_step, tool.pop_step, make)
 
 
 class _LastStep(threading.local):
@@ -213,14 +197,14 @@ def stage(name: str, **attributes: object) -> _Range | _Nothing:
     if not attributes:
         return _stage(tool, name)
     text = _clean(name) + _fields(attributes)
-    return _Range(tool, lambda: _nvtx.event(text))
+    return _Range(tool.push, tool.pop, lambda: _nvtx.event(text))
 
 
 @functools.lru_cache(4096)
 def _stage(tool: _nvtx.Tool, name: str) -> _Range:
     """One object for each name: it holds no state, so any thread may use it at any depth."""
     event = _nvtx.event(_clean(name))
-    return _Range(tool, lambda: event)
+    return _Range(tool.push, tool.pop, lambda: event)
 
 
 def _link(item: Any) -> str:
