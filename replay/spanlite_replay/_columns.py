@@ -15,6 +15,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spanlite_replay import _native
+
 I32 = npt.NDArray[np.int32]
 I64 = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
@@ -236,6 +238,8 @@ def _find(wanted: I64, among: I64) -> I64:
 
 
 def _find_by_hash(wanted: I64, among: I64) -> I64:
+    if _native.is_worth_it(len(wanted) + len(among)):
+        return _native.find(wanted, among)
     found = pc.index_in(pa.array(wanted), value_set=pa.array(among))
     return np.asarray(found.fill_null(-1).to_numpy(zero_copy_only=False), dtype=np.int64)
 

@@ -14,6 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from spanlite.kinds import SpanKind
 
+from spanlite_replay import _native
 from spanlite_replay._columns import argsort, by_code, factorise
 
 if TYPE_CHECKING:
@@ -128,6 +129,9 @@ class Finder:
         waits = self._stream_waits
         at = np.setdiff1d(at, waits[self.kind[waits] == SpanKind.SYNC], assume_unique=True)
         if not len(at):
+            return calls, leader
+        if _native.is_worth_it(len(at)):
+            _native.outermost(at, self.start, self.end, self.thread, calls, leader)
             return calls, leader
         mine = at[by_code(self.thread[at])]
         # A running maximum that starts anew with each thread: threads lie apart in time.
@@ -324,6 +328,11 @@ class Finder:
         device, _ = factorise(home, home.column_names)
         before, after = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
         for ops in _by_group(device[self.stream[self.device]], self.device):
+            if _native.is_worth_it(len(ops)):
+                pair = self._observed_at_once(ops)
+                before.append(pair[0])
+                after.append(pair[1])
+                continue
             lanes = _by_group(self.stream[ops], ops)
             starts = [self.start[lane] for lane in lanes]
             ends = [np.maximum.accumulate(self.end[lane]) for lane in lanes]
@@ -334,6 +343,16 @@ class Finder:
                 after.append(pair[1])
         count = sum(len(part) for part in before)
         return np.concatenate(before), np.concatenate(after), np.ones(count, dtype=np.bool_)
+
+    def _observed_at_once(self, ops: I64) -> tuple[I64, I64]:
+        """(before, after) among the spans of one process and device."""
+        code = self.stream[ops]
+        count = np.bincount(code)
+        used = np.flatnonzero(count)
+        lane = (np.cumsum(count > 0) - 1).astype(np.int32)[code]
+        bounds = np.append(0, np.cumsum(count[used]))
+        lanes = ops[by_code(lane)]
+        return _native.observed(ops, lane, lanes, bounds, self.start, self.end)
 
 
 def _last_before(ends: I64, starts: I64) -> tuple[I64, I64]:

@@ -212,8 +212,10 @@ def _nothing_left(recording: Recording, sampled: Recording, settings: PlanSettin
 
 def _events(recording: Recording, unit: Unit) -> _Events:
     if unit == "span":
-        rows = np.arange(len(recording.start_ns))
-        return _sorted_events(recording, recording.start_ns, _ends(recording), rows, None)
+        row = _time_order(recording, recording.start_ns, None)
+        start = recording.start_ns[row]
+        end = start + recording.duration_ns[row]
+        return _Events(start, end, recording.trace[row], row, np.ones(len(row), dtype=np.int64))
     order, first = _rows_by_trace(recording)
     counts = np.diff(np.append(first, len(order)))
     if not len(first):
@@ -236,22 +238,19 @@ def _ends(recording: Recording) -> I64:
 
 def _rows_by_trace(recording: Recording) -> tuple[I64, I64]:
     """Rows sorted by trace, start and span id, and where each trace begins among them."""
-    in_time = _time_order(recording, recording.start_ns, np.arange(len(recording.start_ns)))
+    in_time = _time_order(recording, recording.start_ns, None)
     order = in_time[np.argsort(recording.trace[in_time], kind="stable")]
     return order, np.searchsorted(recording.trace[order], np.arange(recording.traces))
 
 
-def _sorted_events(
-    recording: Recording, start: I64, end: I64, row: I64, spans: I64 | None
-) -> _Events:
+def _sorted_events(recording: Recording, start: I64, end: I64, row: I64, spans: I64) -> _Events:
     order = _time_order(recording, start, row)
     row = row[order]
-    count = np.ones(len(row), dtype=np.int64) if spans is None else spans[order]
-    return _Events(start[order], end[order], recording.trace[row], row, count)
+    return _Events(start[order], end[order], recording.trace[row], row, spans[order])
 
 
-def _time_order(recording: Recording, start: I64, row: I64) -> I64:
-    """Order of events by start, then trace id and span id. Shape (n,).
+def _time_order(recording: Recording, start: I64, row: I64 | None) -> I64:
+    """Order of events by start, then trace id and span id. `row` of each; None: all in order.
 
     Ties are broken by ids, never by where a row lies, so that a plan does not depend on how
     the archive is split into files. Only the ties are sorted by all three: they are few.
@@ -261,7 +260,7 @@ def _time_order(recording: Recording, start: I64, row: I64) -> I64:
     same = moments[1:] == moments[:-1]
     tied = np.flatnonzero(np.append(same, False) | np.insert(same, 0, False))
     among = order[tied]
-    rows = row[among]
+    rows = among if row is None else row[among]
     ranked = np.lexsort((recording.span_id[rows], recording.trace[rows], start[among]))
     order[tied] = among[ranked]
     return order

@@ -209,8 +209,18 @@ def _parse_ids(
 def hex_to_halves(texts: pa.Array) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]:
     """(low, high) of trace ids of 32 hex digits each, shape (n,)."""
     try:
-        raw = bytes.fromhex("".join(texts.to_pylist()))
+        raw = bytes.fromhex(_joined(texts))
         halves = np.frombuffer(raw, dtype=">u8").reshape(len(texts), 2).astype(np.uint64)
     except ValueError:
         raise ArchiveError("a trace_id of the archive is not 32 hex digits") from None
     return halves[:, 1].copy(), halves[:, 0].copy()
+
+
+def _joined(texts: pa.Array) -> str:
+    """All in one, as they lie in the buffer; without that, one by one."""
+    if pa.types.is_string(texts.type) and not texts.null_count and texts.offset == 0 and len(texts):
+        _, offsets, data = texts.buffers()
+        first, last = np.frombuffer(offsets, np.int32)[[0, len(texts)]].tolist()
+        if data is not None:
+            return str(data[first:last].to_pybytes(), "ascii", "replace")
+    return "".join(texts.to_pylist())

@@ -8,17 +8,14 @@ from __future__ import annotations
 
 import ctypes
 import os
-import shutil
-import subprocess
-import tempfile
 from functools import cache
-from hashlib import sha256
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
 
+from spanlite_replay._compiled import compiled
 from spanlite_replay.sim.flat import Flat, Ran
 
 F64 = npt.NDArray[np.float64]
@@ -28,7 +25,6 @@ VARIABLE = "SPANLITE_SIM_NATIVE"
 OPTIONS = ("-std=c++17", "-O2", "-ffp-contract=off", "-fPIC", "-shared")
 #: With fewer spans the time to compile is not worth it.
 WORTH_IT = 5_000
-_COMPILE_S = 60.0
 
 _SIZES = 4
 _WORD, _NUMBER = ctypes.POINTER(ctypes.c_int64), ctypes.POINTER(ctypes.c_double)
@@ -89,28 +85,9 @@ def run(flat: Flat) -> Ran:
 
 @cache
 def _library() -> ctypes.CDLL | None:
-    compiler = shutil.which(os.environ.get("CXX") or "g++")
-    if compiler is None:
+    # Where there is none, the loop in Python is slower and says the same.
+    if (library := compiled(SOURCE, "sim", OPTIONS)) is None:
         return None
-    name = sha256(SOURCE.read_bytes() + " ".join(OPTIONS).encode()).hexdigest()[:16]
-    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "spanlite"
-    path = folder / f"sim-{name}.so"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        if not path.exists():
-            _compile(compiler, path)
-        library = ctypes.CDLL(str(path))
-    except (OSError, subprocess.SubprocessError):
-        return None  # the loop in Python is slower and says the same
     library.spanlite_sim_run.restype = ctypes.c_int64
     library.spanlite_sim_run.argtypes = [ctypes.POINTER(_Program)]
     return library
-
-
-def _compile(compiler: str, path: Path) -> None:
-    """In a folder of its own first, so that nobody loads half a file."""
-    with tempfile.TemporaryDirectory(dir=path.parent) as folder:
-        draft = Path(folder) / path.name
-        command = [compiler, *OPTIONS, "-o", str(draft), str(SOURCE)]
-        subprocess.run(command, check=True, capture_output=True, timeout=_COMPILE_S)
-        draft.replace(path)
