@@ -63,30 +63,44 @@ bool RangeProfiler::OpenHost(uint32_t device) {
   SPANLITE_PARAMS(CUpti_Device_GetChipName_Params, chip);
   chip.deviceIndex = device;
   if (!Good(api_.ChipName(&chip), "cuptiDeviceGetChipName")) return false;
+  chip_ = chip.pChipName;
   SPANLITE_PARAMS(CUpti_Profiler_GetCounterAvailability_Params, available);
   available.ctx = context_;
   if (!Good(api_.Availability(&available), "counter availability (no right to profile?)"))
     return false;
   availability_.resize(available.counterAvailabilityImageSize);
   available.pCounterAvailabilityImage = availability_.data();
-  if (!Good(api_.Availability(&available), "counter availability")) return false;
+  return Good(api_.Availability(&available), "counter availability") && NewHost();
+}
+
+bool RangeProfiler::NewHost() {
+  Close();
   SPANLITE_PARAMS(CUpti_Profiler_Host_Initialize_Params, host);
   host.profilerType = CUPTI_PROFILER_TYPE_RANGE_PROFILER;
-  host.pChipName = chip.pChipName;
+  host.pChipName = chip_;
   host.pCounterAvailabilityImage = availability_.data();
   if (!Good(api_.HostInitialize(&host), "cuptiProfilerHostInitialize")) return false;
   host_ = host.pHostObject;
   return true;
 }
 
+bool RangeProfiler::Add(const std::vector<const char*>& names) {
+  SPANLITE_PARAMS(CUpti_Profiler_Host_ConfigAddMetrics_Params, add);
+  add.pHostObject = host_;
+  add.ppMetricNames = const_cast<const char**>(names.data());
+  add.numMetrics = names.size();
+  return Good(api_.AddMetrics(&add), "metrics that this chip does not have");
+}
+
 bool RangeProfiler::Configure() {
   std::vector<const char*> known;
   for (const char* name : metrics) {
-    SPANLITE_PARAMS(CUpti_Profiler_Host_ConfigAddMetrics_Params, add);
-    add.pHostObject = host_;
-    add.ppMetricNames = &name;
-    add.numMetrics = 1;
-    if (Good(api_.AddMetrics(&add), "metrics that this chip does not have")) known.push_back(name);
+    if (Add({name})) {
+      known.push_back(name);
+      continue;
+    }
+    // A host object that has refused a metric refuses all after it (CUPTI 13.0).
+    if (!NewHost() || (!known.empty() && !Add(known))) return false;
   }
   metrics = std::move(known);
   if (metrics.empty()) return false;

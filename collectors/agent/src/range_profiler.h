@@ -56,12 +56,15 @@ class RangeProfiler {
  private:
   bool Good(CUptiResult result, const char* what);
   bool OpenHost(uint32_t device);
+  bool NewHost();
+  bool Add(const std::vector<const char*>& names);
   bool Configure();
   bool Enable();
   bool Evaluate(std::vector<double>* values);
 
   RangeApi api_;
   CUcontext context_ = nullptr;
+  const char* chip_ = nullptr;
   std::vector<uint8_t> availability_, config_, data_;
   CUpti_Profiler_Host_Object* host_ = nullptr;
   CUpti_RangeProfiler_Object* object_ = nullptr;

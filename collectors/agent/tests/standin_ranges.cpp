@@ -1,6 +1,6 @@
 // A stand-in for the driver and for CUPTI's range profiler: launches that call back, and a profiler
 // that counts one kernel between Start and Stop. As the real one it refuses calls out of order,
-// unknown metrics, and a second profiler (STANDIN_BUSY=1). A kernel's counters are its place among
+// a metric and then all after it, and a second profiler (STANDIN_BUSY=1). A kernel's counters are its place among
 // the metrics, times the launches so far.
 #include "standin_ranges.h"
 
@@ -17,6 +17,7 @@
 
 struct CUpti_Profiler_Host_Object {
   std::vector<std::string> metrics;
+  bool spoilt = false;  // by a metric that it refused
 };
 struct CUpti_RangeProfiler_Object {
   enum { kDisabled, kEnabled, kConfigured, kStarted, kStopped, kDecoded } state = kDisabled;
@@ -104,6 +105,7 @@ CUptiResult cuptiProfilerGetCounterAvailability(
 CUptiResult cuptiProfilerHostInitialize(CUpti_Profiler_Host_Initialize_Params* params) {
   if (params->profilerType != CUPTI_PROFILER_TYPE_RANGE_PROFILER)
     return CUPTI_ERROR_INVALID_PARAMETER;
+  g_host = {};
   return params->pHostObject = &g_host, CUPTI_SUCCESS;
 }
 
@@ -113,7 +115,8 @@ CUptiResult cuptiProfilerHostDeinitialize(CUpti_Profiler_Host_Deinitialize_Param
 
 CUptiResult cuptiProfilerHostConfigAddMetrics(CUpti_Profiler_Host_ConfigAddMetrics_Params* params) {
   for (size_t i = 0; i < params->numMetrics; ++i) {
-    if (std::strstr(params->ppMetricNames[i], "__") == nullptr) return CUPTI_ERROR_INVALID_METRIC_NAME;
+    g_host.spoilt |= std::strstr(params->ppMetricNames[i], "global_atom") != nullptr;
+    if (g_host.spoilt) return CUPTI_ERROR_INVALID_METRIC_NAME;
     g_host.metrics.push_back(params->ppMetricNames[i]);
   }
   return CUPTI_SUCCESS;

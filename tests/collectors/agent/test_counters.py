@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from builds import Build
+from spanlite_collectors.commands.counters import METRICS
 
 
 def run(
@@ -40,6 +41,10 @@ def test_each_launch_of_a_kernel_is_counted_alone(plain: Build, tmp_path: Path) 
     # The stand-in's first counter is the number of launches so far.
     assert [row["gpu__time_duration.sum"] for row in rows] == ["3", "4", "5", "7"]
     assert rows[0]["Block Size"] == "(256, 1, 1)" and rows[0]["Grid Size"] == "(264, 1, 1)"
+    # One is refused, and none after it for that.
+    missing = set(METRICS) - set(rows[0])
+    assert missing == {"smsp__inst_executed_op_global_atom.sum"}
+    assert f"{len(METRICS) - 1} of {len(METRICS)} metrics, in 3 passes" in done.stderr
     assert rows[0]["CC"] == "9.0" and rows[0]["launch__registers_per_thread"] == "40"
 
 
