@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +16,8 @@ from spanlite_collectors.agent.layout import STRING_HEAD, RecordType, WindowReas
 from spanlite_collectors.agent.ring import Ring
 
 U64 = npt.NDArray[np.uint64]
+#: By workload: begin and end in host time (CLOCK_REALTIME, ns).
+Turns: TypeAlias = dict[str, list[tuple[int, int]]]
 DRAIN_EVERY_S = 0.1
 KEPT = (RecordType.KERNEL, RecordType.MEMCPY, RecordType.API, RecordType.STEP, RecordType.WINDOW)
 #: The columns that the bench looks at; the rest of a kernel would fill the memory.
@@ -202,19 +204,33 @@ class Account:
     counts: dict[int, int]
 
 
-def account(drained: Drained) -> Account:
+def _load_of(steps: Any, turns: Turns) -> npt.NDArray[np.int64]:
+    """In which workload's turns each step lies, by number; -1: in none."""
+    group = np.full(len(steps), -1, np.int64)
+    for number, stretches in enumerate(turns.values()):
+        for began_ns, ended_ns in stretches:
+            group[(steps["start_ns"] >= began_ns) & (steps["end_ns"] <= ended_ns)] = number
+    return group
+
+
+def account(drained: Drained, turns: Turns | None = None) -> Account:
     """Kernels missing from whole steps and not counted as dropped.
 
     A workload launches the same kernels in each step, so the common counts of its thread are the
-    truth, and what a step has less than the next of them is missing.
+    truth, and what a step has less than the next of them is missing. `turns`: when each workload
+    ran; each is judged by itself, and steps between them are left out.
     """
     counts = kernels_a_step(drained)
     if len(counts) == 0:
         return Account(0, 0, 0, [], {})
     steps = whole_steps(drained)
+    group = np.unique(steps["thread_id"], return_inverse=True)[1].ravel()
+    if turns is not None:
+        group = _load_of(steps, turns)
+        steps, counts, group = (values[group >= 0] for values in (steps, counts, group))
     windows, lack = steps["window"], np.zeros(len(counts), np.int64)
-    for thread in np.unique(steps["thread_id"]):
-        mine = np.flatnonzero(steps["thread_id"] == thread)
+    for number in np.unique(group):
+        mine = np.flatnonzero(group == number)
         values, times = np.unique(counts[mine], return_counts=True)
         usual = values[times >= max(2, len(mine) // 20)]
         usual = usual if len(usual) else values[-1:]

@@ -56,6 +56,11 @@ class Worker:
         long = [turn for _, turn, _ in self.between.get(workload, [])]
         return sorted([*self.turns.get(workload, []), *long], key=lambda turn: turn.began_ns)
 
+    def times(self) -> dict[str, list[tuple[int, int]]]:
+        """By workload when its turns began and ended."""
+        names = {*self.turns, *self.between}
+        return {n: [(t.began_ns, t.ended_ns) for t in self.all_turns(n)] for n in names}
+
     def ask(self, **request: Any) -> None:
         """Send a request."""
         assert self.process.stdin is not None

@@ -80,7 +80,7 @@ def report_records(workers: list[Worker], drain: RingDrain) -> None:
     for worker in workers:
         if (mine := drain.drained.get(worker.process.pid)) is None:
             continue
-        found = account(mine)
+        found = account(mine, worker.times())
         missing, steps = missing + found.missing, steps + found.steps
         emit(f"agent.records.{worker.name}", mine.state["records"], "records", drops=mine.drops,
              whole_steps=found.steps, missing=found.missing, lacking=found.lacking,
