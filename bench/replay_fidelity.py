@@ -63,7 +63,7 @@ def plan_of(name: str) -> Plan:
 
 
 def tuning_of(text: str) -> Tuning:
-    """From HELD,FEWEST,PATIENCE_NS,CROWD_GAP_NS,STEER_NS; HELD `all`: all blocks stay."""
+    """From numbers in the order of the class; HELD `all`: all blocks stay."""
     held, *rest = text.split(",")
     return Tuning(None if held == "all" else float(held), *map(int, rest))
 
@@ -218,7 +218,8 @@ def main() -> int:
         "--try",
         dest="tries",
         action="append",
-        help="HELD,FEWEST,PATIENCE_NS,CROWD_GAP_NS,STEER_NS of targets/gpu/tuning.py, and again",
+        help="HELD,FEWEST,PATIENCE_NS,CROWD_GAP_NS,STEER_NS,COPY_PATIENCE_NS of "
+        "targets/gpu/tuning.py, and again",
     )
     args = parser.parse_args()
     global VERBOSE, OBSERVED

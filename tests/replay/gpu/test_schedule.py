@@ -136,3 +136,16 @@ def test_a_cut_lies_between_the_fewest_and_the_most(monkeypatch: Any) -> None:
     graph, forced = schedule._graphs(start, start + US // 2, 5)
     sizes = np.bincount(graph)
     assert forced == len(sizes) - 1 and sizes[:-1].min() >= 5 and sizes.max() <= 9 + 5
+
+
+def test_copies_close_behind_others_have_no_gate(make_rows: Rows, plan_of: PlanOf) -> None:
+    rows = [
+        {"kind": "memcpy", "copy_kind": "dtoh", "stream": 7, "bytes": 8, "duration_ns": 2 * US,
+         "start_ns": HOUR + start * US}
+        for start in (0, 5, 10, 100)
+    ]  # fmt: skip
+    order = ordered(plan_of(make_rows(rows)))
+    assert order.is_copy.all()
+    assert (gates_of(order, Costs()) >= 0).tolist() == [True, True, True, True]
+    told = gates_of(order, Costs(), copy_patience_ns=20_000) >= 0
+    assert told.tolist() == [True, False, False, True]

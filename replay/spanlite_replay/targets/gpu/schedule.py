@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+from spanlite.kinds import SpanKind
 
 from spanlite_replay.targets.gpu.driver import I64
 from spanlite_replay.work import EdgeKind, Work
@@ -27,6 +28,8 @@ CROWD_NS, CROWD_ITEMS = 20_000, 8
 PATIENCE_NS, CROWD_GAP_NS = 10_000, 450
 #: A kernel's end, as it is measured, is about this much after its last instruction.
 END_NS = 400
+#: A copy that waits behind a gate changes from the SMs to a copy engine: some 8 us each way.
+COPY_PATIENCE_NS = 0
 #: The first arrival is this far after the origin, so that its gate waits for it.
 HEAD_NS = 100_000
 
@@ -52,6 +55,7 @@ class Order:
     after: list[tuple[int, ...]]
     #: The item of the same stream that starts before this one and overlaps it, -1 for none.
     overlaps: I64
+    is_copy: npt.NDArray[np.bool_]
     graph: I64  # which graph the item is in; they run one after the other
     #: Graphs that had to be cut where the device was not idle.
     forced_cuts: int
@@ -88,6 +92,7 @@ def order_of(work: Work, positions: I64, fewest_items: int = FEWEST_ITEMS) -> Or
         length,
         [tuple(sorted(before)) for before in after],
         overlaps,
+        work.kind[positions] == SpanKind.MEMCPY,
         graph,
         forced,
         left_out,
@@ -193,7 +198,11 @@ def _graphs(start: I64, end: I64, fewest: int) -> tuple[I64, int]:
 
 
 def gates_of(
-    order: Order, costs: Costs, patience_ns: int = PATIENCE_NS, crowd_gap_ns: int = CROWD_GAP_NS
+    order: Order,
+    costs: Costs,
+    patience_ns: int = PATIENCE_NS,
+    crowd_gap_ns: int = CROWD_GAP_NS,
+    copy_patience_ns: int = COPY_PATIENCE_NS,
 ) -> I64:
     """Where an arrival is held: ns from the origin at which the gate ends, -1 for none.
 
@@ -211,13 +220,15 @@ def gates_of(
     crowded = near >= CROWD_ITEMS
     least = np.where(crowded, patience_ns, costs.through_ns).tolist()
     gap = np.where(crowded, max(crowd_gap_ns, costs.gap_ns), costs.gap_ns).tolist()
+    copies = order.is_copy.tolist()
     ends = [0] * len(order)
     held = np.zeros(len(order), np.bool_)  # whatever else, so that they start in order
     held[order.overlaps >= 0] = held[order.overlaps[order.overlaps >= 0]] = True
     for item, before in enumerate(order.after):
         mine = [ends[one] for one in before if graphs[one] == graphs[item]]
         start = starts[item]
-        if not mine or held[item] or start >= max(mine) + least[item]:
+        patience = max(least[item], copy_patience_ns) if copies[item] else least[item]
+        if not mine or held[item] or start >= max(mine) + patience:
             gates[item] = int((start - base - costs.lead_ns) / costs.rate)
         else:
             start = max(mine) + gap[item]

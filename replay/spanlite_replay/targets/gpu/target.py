@@ -127,7 +127,9 @@ class GpuTarget:
             wanted_lengths(order.length_ns, self._calibration, shape),
             size,
             copy,
-            gates_of(order, costs, tuning.patience_ns, tuning.crowd_gap_ns),
+            gates_of(
+                order, costs, tuning.patience_ns, tuning.crowd_gap_ns, tuning.copy_patience_ns
+            ),
             captured,
             self._holds(plan, shape),
             ends_of(order, costs),

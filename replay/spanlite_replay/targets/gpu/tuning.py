@@ -11,7 +11,12 @@ from spanlite_replay.recording import Recording
 from spanlite_replay.sim.fit import fit_model
 from spanlite_replay.sim.model import room, solo_ns, table_devices
 from spanlite_replay.targets.gpu.driver import I64
-from spanlite_replay.targets.gpu.schedule import CROWD_GAP_NS, FEWEST_ITEMS, PATIENCE_NS
+from spanlite_replay.targets.gpu.schedule import (
+    COPY_PATIENCE_NS,
+    CROWD_GAP_NS,
+    FEWEST_ITEMS,
+    PATIENCE_NS,
+)
 from spanlite_replay.work import Work
 
 
@@ -34,6 +39,8 @@ class Tuning:
     crowd_gap_ns: int = CROWD_GAP_NS
     #: How far the end of a stand-in may move to be at its recorded time; 0: lengths are kept.
     steer_ns: int = 0
+    #: Copies get gates for longer waits alone.
+    copy_patience_ns: int = COPY_PATIENCE_NS
 
 
 def alone_ns(work: Work, rec: Recording, positions: I64) -> I64:
