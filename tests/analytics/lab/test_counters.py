@@ -1,7 +1,13 @@
+import sys
 from pathlib import Path
+from typing import Any
 
+import pytest
 from spanlite_analytics.lab.counters import of_kernel, read_ncu
 from spanlite_analytics.lab.occupancy import Launch
+
+sys.path.append(str(Path(__file__).parents[3]))  # bench/ is no installed package
+from bench.lab_counters import OURS, gaps, pairs
 
 NAMES = "ID,Kernel Name,Block Size,Grid Size,CC,t,b,p,n,launch__registers_per_thread"
 HEAD = ",".join(f'"{name}"' for name in NAMES.split(","))
@@ -48,3 +54,22 @@ def test_medians_of_the_same_launch(tmp_path: Path) -> None:
     assert time_of(Launch(32, 16, grid_blocks=9)) == 99
     assert time_of(Launch(64, 16, grid_blocks=9)) == 20
     assert of_kernel(found, "conv") is None
+
+
+def test_the_range_profiler_counts_what_nsight_compute_does() -> None:
+    """On an H200, six kernels: every instruction; times and shares of peaks within 3 %."""
+    if not OURS.exists():
+        pytest.skip("bench/h200/tables/lab_counters.csv.gz has not been measured yet")
+    found = [gaps(*pair) for pair in pairs()]
+    assert len(found) == 6
+    for each in found:
+        assert each["smsp__inst_executed.sum"] == 0 == each["launch__registers_per_thread"]
+        assert each["gpu__time_duration.sum"] < 1
+        assert all(gap < 3 for name, gap in each.items() if "pct" in name)
+
+
+def test_its_file_explains_a_kernel(spanlite: Any) -> None:
+    if not OURS.exists():
+        pytest.skip("bench/h200/tables/lab_counters.csv.gz has not been measured yet")
+    code, out, _ = spanlite("lab", "explain", "none", "scores_slow", "--ncu", OURS)
+    assert code == 0 and "1. Bound by L1 and shared memory\n   97% of what it can do" in out

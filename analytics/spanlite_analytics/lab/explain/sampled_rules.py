@@ -59,25 +59,6 @@ def idle(case: Case) -> Finding | None:
     )
 
 
-def few_warps(case: Case) -> Finding | None:
-    """Fewer warps than the launch lets in."""
-    sampled = case.sampled
-    if sampled is None or sampled.of != KERNEL or sampled.warps_active_pct is None:
-        return None
-    theory = float(case.occupancy.fraction) * 100
-    active = sampled.warps_active_pct
-    if case.counted is not None or not theory or active >= 0.6 * theory:
-        return None
-    if case.launch.grid_blocks < case.sms:
-        return None
-    return Finding(
-        0.5 * (1 - active / theory),
-        "Fewer warps are there than could be",
-        f"{active:.0f}% of the GPU's warps while it ran (sampled); {theory:.0f}% fit",
-        "blocks end at different times or start too slowly: fewer, longer blocks; even work",
-    )
-
-
 def _speaks_of_it(sampled: Sampled) -> bool:
     return sampled.of != STEP or (sampled.share or 0) >= _SHARE
 
@@ -87,4 +68,4 @@ def _trust(sampled: Sampled) -> float:
     return {KERNEL: 1.0, STAGE: 0.9}.get(sampled.of, sampled.share or 0.0)
 
 
-RULES = (bound, idle, few_warps)
+RULES = (bound, idle)

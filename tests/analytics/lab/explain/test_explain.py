@@ -1,4 +1,5 @@
 import json
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,9 @@ from spanlite_analytics.lab.explain import Case, Sampled, explain
 from spanlite_analytics.lab.launches import Seen
 from spanlite_analytics.lab.occupancy import Launch
 from spanlite_analytics.lab.resources import parse_resources
+
+sys.path.append(str(Path(__file__).parents[4]))  # bench/ is no installed package
+from bench.lab_explain import RECORDING, archive_of
 
 DATA = Path(__file__).parents[5] / "shared" / "data"
 NCU = DATA / "ncu" / "ncu_full_samples.csv.gz"
@@ -245,14 +249,48 @@ def test_nothing_was_sampled(build: Any, spanlite: Any) -> None:
     assert page_of(spanlite, build.root)["sampled"] is None
 
 
-def test_sampled_quiet_pipes_and_few_warps() -> None:
+def test_sampled_quiet_pipes_and_no_word_on_warps() -> None:
+    """A sampled share of warps is far too low where SMs are full, so nothing hangs on it."""
     quiet = Sampled("kernel", 3, None, 98.0, 8.0, 50.0, 12.0, 2.0)
-    one = replace(case(FULL), sampled=quiet)
-    assert titles(one) == [
-        "Neither device memory nor the tensor pipe is busy",
-        "Fewer warps are there than could be",
+    assert titles(replace(case(FULL), sampled=quiet)) == [
+        "Neither device memory nor the tensor pipe is busy"
     ]
-    assert "12% of the GPU's warps" in explain(one)[1].evidence
+    assert "warps" not in quiet.words and "tensor pipe 2%" in quiet.words
+
+
+#: Kernels of the recording: what comes first, whose figures they are, and the counter that tells.
+RECORDED = {
+    "scores_slow": (
+        "Neither device memory nor the tensor pipe is busy",
+        "kernel",
+        "dram_pct",
+        1,
+        4,
+    ),
+    "scores_tiled": (
+        "Neither device memory nor the tensor pipe is busy",
+        "stage",
+        "dram_pct",
+        5,
+        25,
+    ),
+    "CUDAFunctorOnSelf_add": ("Bound by device memory", "kernel", "dram_pct", 60, 100),
+    "nvjet": ("Bound by the tensor pipe", "kernel", "tensor_pct", 60, 100),
+}
+
+
+def test_figures_that_our_collector_sampled_on_an_h200(tmp_path: Path, spanlite: Any) -> None:
+    """tests/recordings/scores.spans.zst: steps of an agent's process beside PM sampling."""
+    root = tmp_path / "archive"
+    archive_of(RECORDING, root)
+    for name, (first, of, counter, least, most) in RECORDED.items():
+        code, out, err = spanlite("lab", "explain", "all", name, "--archive", root, "--json")
+        assert (code, err) == (0, "")
+        page = json.loads(out)
+        assert page["findings"][0]["what"] == first, (name, page["findings"])
+        assert page["sampled"]["of"] == of and page["sampled"]["spans"] >= 12
+        assert least < page["sampled"][counter] < most
+        assert page["sms"] == 132 and page["compute_capability"] == "9.0"
 
 
 def test_what_is_not_there(build: Any, spanlite: Any, tmp_path: Path) -> None:
