@@ -19,6 +19,8 @@ U64 = npt.NDArray[np.uint64]
 #: By workload: begin and end in host time (CLOCK_REALTIME, ns).
 Turns: TypeAlias = dict[str, list[tuple[int, int]]]
 DRAIN_EVERY_S = 0.1
+#: CUPTI hands out a kernel at most so late.
+LATE_NS = 2_000_000_000
 KEPT = (RecordType.KERNEL, RecordType.MEMCPY, RecordType.API, RecordType.STEP, RecordType.WINDOW)
 #: The columns that the bench looks at; the rest of a kernel would fill the memory.
 COLUMNS = {
@@ -48,6 +50,16 @@ class Drained:
     cupti_version: int = 0
     ring_bytes: int = 0
     state: dict[str, int] = field(default_factory=dict)
+    #: Kernels kept, and whether there were more.
+    kept: int = 0
+    cut: bool = False
+
+    def trim(self) -> None:
+        """Where records were left out: only steps long before, whose kernels have all come."""
+        kernels, steps = self.rows(RecordType.KERNEL), self.rows(RecordType.STEP)
+        if self.cut and kernels is not None and steps is not None:
+            last = kernels["start_ns"].max() - np.uint64(LATE_NS)
+            self.parts[RecordType.STEP] = [steps[steps["end_ns"] < last]]
 
     def rows(self, kind: RecordType) -> Any:
         """All records of a type so far, None where there is none."""
@@ -57,12 +69,13 @@ class Drained:
 class RingDrain(threading.Thread):
     """Empties every ring of a folder until told to stop. `drained` is by process id.
 
-    Without `keep` records are only counted.
+    Of each process some `most_kernels` are kept, and what came with them; then records are only
+    counted.
     """
 
-    def __init__(self, folder: Path, keep: bool = True) -> None:
+    def __init__(self, folder: Path, most_kernels: float = float("inf")) -> None:
         super().__init__(daemon=True)
-        self.folder, self._keep = folder, keep
+        self.folder, self._most = folder, most_kernels
         self.drained: dict[int, Drained] = {}
         self._rings: dict[Path, Ring] = {}
         self._stop_asked = threading.Event()
@@ -99,15 +112,27 @@ class RingDrain(threading.Thread):
             for kind, rows in found.items():
                 mine.seen[kind.name.lower()] = mine.seen.get(kind.name.lower(), 0) + len(rows)
             for kind in KEPT:
-                if kind in found and (self._keep or kind is RecordType.WINDOW):
+                if kind in found and (kind is RecordType.WINDOW or mine.kept < self._most):
                     rows = found[kind]
                     mine.ring_bytes += rows.nbytes
                     columns = COLUMNS.get(kind)
                     mine.parts[kind].append(repack_fields(rows[columns]) if columns else rows)
+            mine.kept += len(found.get(RecordType.KERNEL, ()))
+            mine.cut = mine.cut or mine.kept >= self._most
         for reason, lost in ring.new_drops().items():
             mine.drops[reason] = mine.drops.get(reason, 0) + lost
         mine.cupti_version = int(ring.header["cupti_version"][0])
-        names = ("windows", "detaches", "records", "cost_ppm", "attached_cost_ppm", "attach_ns")
+        names = (
+            "windows",
+            "detaches",
+            "records",
+            "cost_ppm",
+            "attached_cost_ppm",
+            "attach_ns",
+            "steps",
+            "attached",
+            "window_open",
+        )
         mine.state = {name: int(ring.state[name][0]) for name in names}
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -30,6 +31,10 @@ from bench._report import emit
 PATIENCE_S = 12.0
 TRACE = ROOT / "bench" / "h200" / "crash_trace.cpp"
 ENDLESS_S = 1e9
+#: Of each process so many kernels are looked at: whether whole steps have all of theirs.
+MOST_KERNELS = 150_000
+#: With less time left no process that runs models is started.
+MODEL_START_S = 16.0
 #: Windows as close as they go: one step each, and no budget.
 SETTINGS = {"WINDOW_SECONDS": "0", "WINDOW_STEPS": "1", "BUDGET_PCT": "100000", "HOLD_MS": "200"}
 
@@ -47,6 +52,8 @@ class Way:
     plain: bool = False
     #: How long a process lives.
     life_s: float = ENDLESS_S
+    #: Without an agent: what crashes there is not the agent's doing.
+    bare: bool = False
 
 
 #: Models: CUPTI stays while three threads launch; it is detached after each window, with the others
@@ -55,6 +62,7 @@ MODELS = (
     Way("never", "never", "stress_s4+stress_eager+stress_s8"),
     Way("held", "held", "stress_s4+stress_eager+stress_s8", ("--helper",)),
     Way("proven", "proven", "stress_s4"),
+    Way("bare", "proven", "stress_s4+stress_eager+stress_s8", bare=True),
 )
 #: Plain programs, for the many windows that a rare fault needs.
 PLAIN = (
@@ -65,6 +73,8 @@ PLAIN = (
     Way("never_crowd", "never", "12", plain=True),
     Way("held", "held", "3", plain=True),
     Way("proven", "proven", "1", plain=True),
+    Way("bare", "never", "3", plain=True, life_s=3, bare=True),
+    Way("continuous", "never", "3", settings=(("LEVEL", "continuous"),), plain=True, life_s=3),
 )
 
 
@@ -85,13 +95,14 @@ class Tally:
     drops: dict[str, int] = field(default_factory=dict)
     examples: list[tuple[int, int, int]] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
-    #: Sums of the rounds of each process; the first is that without an agent.
-    sums: set[str] = field(default_factory=set)
+    #: Loads and their states after a round, of all processes and of one without an agent.
+    sums: set[tuple[int, str]] = field(default_factory=set)
     said: set[str] = field(default_factory=set)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def take(self, mine: Drained, judged: bool) -> None:
         """A process has ended, and this is what its ring held."""
+        mine.trim()
         found = account(mine) if judged else None
         with self.lock:
             self.windows += mine.state.get("windows", 0)
@@ -109,7 +120,8 @@ class Tally:
         """One more failure, said at once."""
         with self.lock:
             self.failures.append(text[:300])
-        emit(f"agent.stress_failure.{_label(self.way)}", 1, "failures", 0, error=text[:4000])
+        emit(f"agent.stress_failure.{_label(self.way)}", 1, "failures", 0, error=text[:4000],
+             at=time.strftime("%T"))  # fmt: skip
 
 
 def stress(stand_in: bool, windows: int, limit_s: float) -> None:
@@ -169,7 +181,8 @@ def _slot(
     tally: Tally, ends: float, program: Path | None, stand_in: bool, trace: Path | None, work: Path
 ) -> None:
     """One process after the other, until the time is over."""
-    while (left := ends - time.monotonic()) > 1 and len(tally.failures) < 8:
+    least = 1 if tally.way.plain or stand_in else MODEL_START_S
+    while (left := ends - time.monotonic()) > least and len(tally.failures) < 8:
         try:
             _live(tally, min(left, tally.way.life_s), program, stand_in, trace, work)
         except Exception as error:  # the other processes are worth having
@@ -181,12 +194,13 @@ def _environment(way: Way, rings: str, stand_in: bool, trace: Path | None) -> di
     own = SETTINGS | dict(way.settings) | {"DETACH": way.detach, "DIR": rings}
     if (cupti := machine_cupti()) is not None and way.plain:
         own["CUPTI"] = str(cupti)
-    environment = os.environ | {
-        "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
-        "CUDA_INJECTION64_PATH": str(LIBRARY),
-        "NVTX_INJECTION64_PATH": str(LIBRARY),
-    }
-    environment |= {f"SPANLITE_AGENT_{key}": value for key, value in own.items()}
+    environment = os.environ | {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
+    if not way.bare:
+        environment |= {
+            "CUDA_INJECTION64_PATH": str(LIBRARY),
+            "NVTX_INJECTION64_PATH": str(LIBRARY),
+        }
+        environment |= {f"SPANLITE_AGENT_{key}": value for key, value in own.items()}
     environment |= {"LD_PRELOAD": str(trace)} if trace is not None else {}
     environment |= {"LD_LIBRARY_PATH": str(STAND_IN)} if stand_in else {}
     return environment
@@ -212,7 +226,7 @@ def _reference(tally: Tally, stand_in: bool) -> None:
         tally.fail(f"no reference: {done.stderr[-2000:]}")
         return
     with tally.lock:
-        tally.sums.add(json.dumps(json.loads(lines[0])["sums"]))
+        tally.sums |= {(said["load"], said["sum"]) for said in map(json.loads, lines)}
 
 
 def _live(
@@ -225,7 +239,7 @@ def _live(
         tempfile.TemporaryDirectory(dir="/dev/shm") as rings,
         tempfile.TemporaryFile("w+", dir=work) as errors,
     ):
-        drain = RingDrain(Path(rings), keep=not way.plain)
+        drain = RingDrain(Path(rings), 0 if way.plain else MOST_KERNELS)
         process = subprocess.Popen(
             _command(way, seconds, program, stand_in), text=True, cwd=ROOT, stderr=errors,
             stdout=subprocess.PIPE, env=_environment(way, rings, stand_in, trace),
@@ -247,9 +261,27 @@ def _live(
         tally.take(mine, not way.plain)
     if process.returncode != 0:
         state = mine.state if mine is not None else {}
-        tally.fail(f"ended with {process.returncode}, {state}: {said[-3500:]}")
-    elif mine is None:
+        number = _keep(tally, said)
+        tally.fail(f"ended with {process.returncode}, {state}, trace {number}: {_shorten(said)}")
+    elif mine is None and not way.bare:
         tally.fail(f"no ring: {said[-1000:]}")
+
+
+def _keep(tally: Tally, said: str) -> str:
+    """Put all it said into a file of $OUT."""
+    folder = Path(os.environ.get("OUT", tempfile.gettempdir()))
+    path = folder / f"stress_{_label(tally.way)}_{time.time_ns() % 10**10}.txt"
+    path.write_text(said[:200_000])
+    return path.name
+
+
+def _shorten(said: str) -> str:
+    """Where the thread that crashed was; else the last of what was said."""
+    first = said.find("crash_trace: SIG")
+    if first < 0:
+        return said[-1500:]
+    trace = said[first:].split("\ncrash_trace: another")[0]
+    return re.sub(r"\S*/([^/\s]+)\(([^)]*)\)\[\w+\]", r"\1(\2)", trace)[:2500]
 
 
 def _read(tally: Tally, process: subprocess.Popen[str]) -> None:
@@ -259,8 +291,8 @@ def _read(tally: Tally, process: subprocess.Popen[str]) -> None:
         said = json.loads(line)
         with tally.lock:
             tally.steps += said["steps"]
-            if "sums" in said:
-                tally.sums.add(json.dumps(said["sums"]))
+            if "sum" in said:
+                tally.sums.add((said["load"], said["sum"]))
                 tally.rounds += 1
             else:
                 tally.rounds += said["rounds"]
@@ -278,7 +310,7 @@ def _abort(process: subprocess.Popen[str]) -> None:
 
 def _report(tally: Tally, windows: int) -> None:
     way, word = tally.way, _label(tally.way)
-    if not way.plain and len(tally.sums) != 1:
+    if not way.plain and len(tally.sums) != way.run.count("+") + 1:
         tally.fail(f"the bits differ: {sorted(tally.sums)[:4]}")
     emit(f"agent.stress_windows.{word}", tally.windows, "windows", windows, run=way.run,
          detach=way.detach, detaches=tally.detaches, processes=tally.processes,

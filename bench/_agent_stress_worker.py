@@ -3,15 +3,16 @@
     python -m bench._agent_stress_worker LOAD+LOAD SECONDS [--stand-in] [--helper]
 
 Each load has a thread of its own; one load alone has the main thread. After each round every bit of
-each load's state is hashed; prints one JSON object a round: the hashes, and how many steps it had.
+its state is hashed; prints one JSON object a round: the hash, and how many steps it had.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import Any
 
 from bench._agent_loads import SHAPES, Shape, make
@@ -42,26 +43,28 @@ class Model:
 
 
 def rounds(names: list[str], until: float, *flags: bool) -> None:
-    """All loads at once, round by round."""
+    """All loads at once, each round by round and waiting for no other."""
     if len(names) == 1:
-        model = Model(names[0], *flags)
-        _say([model.round()])
-        while time.monotonic() < until:
-            _say([model.round()])
+        _go_on(0, Model(names[0], *flags), until)
         return
     pools = [ThreadPoolExecutor(1) for _ in names]
     models = [  # one after the other: a capture bears no other thread's calls
         pool.submit(Model, name, *flags).result() for pool, name in zip(pools, names, strict=True)
     ]
-    first = True
-    while first or time.monotonic() < until:
-        first = False
-        running = [pool.submit(model.round) for pool, model in zip(pools, models, strict=True)]
-        _say([future.result() for future in running])
+    running = [
+        pool.submit(_go_on, at, model, until)
+        for at, (pool, model) in enumerate(zip(pools, models, strict=True))
+    ]
+    for future in as_completed(running):
+        future.result()
 
 
-def _say(sums: list[str]) -> None:
-    print(json.dumps({"sums": sums, "steps": STEPS * len(sums)}), flush=True)
+def _go_on(at: int, model: Model, until: float) -> None:
+    while True:
+        said = {"load": at, "sum": model.round(), "steps": STEPS}
+        os.write(1, f"{json.dumps(said)}\n".encode())  # in one piece, from any thread
+        if time.monotonic() > until:
+            return
 
 
 def main() -> None:

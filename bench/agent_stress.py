@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 from bench._agent_stress import MODELS, PLAIN, Way, run_ways
@@ -18,9 +19,29 @@ from bench._report import emit
 
 def counts_of(args: argparse.Namespace) -> dict[Way, int]:
     """How many processes of each way."""
-    models = {way: args.models for way in MODELS if way.name in args.ways}
-    plain = {way: args.programs for way in PLAIN if args.plain and way.name in args.ways}
-    return {way: count for way, count in (models | plain).items() if count}
+    counts = {way: args.models for way in MODELS if way.name in args.ways}
+    if args.plain:
+        counts |= {way: args.programs for way in PLAIN if way.name in args.ways}
+    for text in args.variant:
+        way = _variant(text)
+        if args.plain or not way.plain:
+            counts[way] = args.programs if way.plain else args.models
+    return {way: count for way, count in counts.items() if count}
+
+
+def _variant(text: str) -> Way:
+    """`NAME=[plain.]WAY,KEY:VALUE,...`: with other settings; `RUN:` has other loads or threads, a
+    word without a colon is one of the program's own."""
+    name, _, rest = text.partition("=")
+    base, *words = rest.split(",")
+    plain = base.startswith("plain.")
+    way = next(w for w in (PLAIN if plain else MODELS) if w.name == base.removeprefix("plain."))
+    pairs = dict(word.split(":", 1) for word in words if ":" in word)
+    run = pairs.pop("RUN", way.run)
+    flags = tuple(word for word in words if ":" not in word)
+    return replace(way, name=name, run=run, flags=way.flags + flags,
+                   settings=way.settings + tuple(pairs.items()),
+                   life_s=4 if plain else way.life_s)  # fmt: skip
 
 
 def main() -> int:
@@ -31,7 +52,9 @@ def main() -> int:
     parser.add_argument("--windows", type=int, default=1000, help="the goal of each way")
     parser.add_argument("--models", type=int, default=3, help="processes of each way")
     parser.add_argument("--programs", type=int, default=2, help="the same of plain programs")
-    parser.add_argument("--ways", nargs="+", choices=names, default=names)
+    parser.add_argument("--ways", nargs="*", choices=names, default=names)
+    parser.add_argument("--variant", action="append", default=[], metavar="NAME=WAY,KEY:VALUE...",
+                        help="one more way, with other settings")  # fmt: skip
     parser.add_argument("--plain", type=Path, metavar="FOLDER")
     parser.add_argument("--stand-in", action="store_true", help="try the bench without a GPU")
     parser.add_argument("--quick", action="store_true", help="20 s")

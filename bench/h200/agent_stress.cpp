@@ -1,8 +1,9 @@
 // Threads that launch as fast as they can, for windows to be opened and closed beside them: graphs of
 // several streams, single launches, copies and sets, each thread with steps of its own. All work is
 // integer arithmetic on the device, done once more on the host: after each round every bit is compared.
-//   agent_stress SECONDS THREADS [churn]
-// `churn`: each round has threads of its own. Prints one JSON object; the exit code is 1 where a bit
+//   agent_stress SECONDS THREADS [churn | graphs | single | sets]
+// `churn`: each round has threads of its own; `graphs`, `single`, `sets`: all threads launch graphs,
+// single kernels, or graphs that set memory, alone. Prints one JSON object; the exit code is 1 where a bit
 // differs. `build_agent_plain.sh` builds it: g++ is enough.
 #include <atomic>
 #include <chrono>
@@ -12,6 +13,7 @@
 #include <cstring>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -70,8 +72,10 @@ std::atomic<uint64_t> g_rounds{0}, g_wrong{0}, g_steps{0};
 struct Shape {
   int streams;
   bool graph;
+  bool sets = false;  // memory that nobody reads is set in each step
 };
-constexpr Shape kShapes[] = {{4, true}, {2, false}, {8, true}};
+constexpr Shape kShapes[] = {{4, true}, {2, false}, {8, true}, {4, true, true}};
+constexpr size_t kKinds = 3;  // of those that threads have in turn
 
 void Launch(cudaKernel_t kernel, uint64_t first, uint64_t second, cudaStream_t stream) {
   void* arguments[] = {&first, &second};
@@ -91,6 +95,7 @@ class Load {
     for (cudaEvent_t& event : events_)
       CHECK(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
     for (uint32_t*& array : arrays_) CHECK(cudaMalloc(&array, kElements * sizeof(uint32_t)));
+    CHECK(cudaMalloc(&scratch_, kElements));
     if (!shape.graph) return;
     cudaGraph_t graph;
     CHECK(cudaStreamBeginCapture(streams_[0], cudaStreamCaptureModeThreadLocal));
@@ -104,6 +109,7 @@ class Load {
     std::lock_guard<std::mutex> lock(g_building);
     if (graph_ != nullptr) CHECK(cudaGraphExecDestroy(graph_));
     for (uint32_t* array : arrays_) CHECK(cudaFree(array));
+    CHECK(cudaFree(scratch_));
     for (cudaEvent_t event : events_) CHECK(cudaEventDestroy(event));
     for (cudaStream_t stream : streams_) CHECK(cudaStreamDestroy(stream));
   }
@@ -142,6 +148,7 @@ class Load {
       CHECK(cudaStreamWaitEvent(streams_[0], events_[at], 0));
       Launch(g_fold, Address(0), Address(at), streams_[0]);
     }
+    if (shape_.sets) CHECK(cudaMemsetAsync(scratch_, 1, kElements, streams_[0]));
     CHECK(cudaMemcpyAsync(arrays_[1], arrays_[0], kElements * sizeof(uint32_t),
                           cudaMemcpyDeviceToDevice, streams_[0]));
   }
@@ -153,6 +160,7 @@ class Load {
   std::vector<cudaEvent_t> events_;
   std::vector<uint32_t*> arrays_;
   std::vector<uint32_t> result_;
+  void* scratch_ = nullptr;
   cudaGraphExec_t graph_ = nullptr;
 };
 
@@ -179,7 +187,8 @@ void Judge(const std::vector<uint32_t>& found, const std::vector<uint32_t>& expe
 int main(int argc, char** argv) {
   const double seconds = argc > 1 ? std::atof(argv[1]) : 5;
   const int threads = argc > 2 ? std::atoi(argv[2]) : 3;
-  const bool churn = argc > 3 && std::strcmp(argv[3], "churn") == 0;
+  const std::string word = argc > 3 ? argv[3] : "";
+  const bool churn = word == "churn";
   const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);
   const auto over = [end] { return std::chrono::steady_clock::now() >= end; };
   std::vector<std::vector<uint32_t>> expected;
@@ -191,8 +200,8 @@ int main(int argc, char** argv) {
   do {
     std::vector<std::thread> running;
     for (int at = 0; at < threads; ++at) {
-      running.emplace_back([at, churn, &over, &expected] {
-        const size_t kind = static_cast<size_t>(at) % (sizeof kShapes / sizeof kShapes[0]);
+      const size_t kind = word == "graphs" ? 0 : word == "single" ? 1 : word == "sets" ? 3 : at % kKinds;
+      running.emplace_back([kind, churn, &over, &expected] {
         Load load(kShapes[kind]);
         do Judge(load.Round(), expected[kind]);
         while (!churn && !over());

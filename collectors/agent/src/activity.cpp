@@ -13,6 +13,8 @@ constexpr size_t kBufferAlign = 8;  // CUPTI's own alignment of records
 // CUPTI 12.4: overheads have a correlation id. Some have data too, which the header leaves to us to
 // free; it is left alone, as nothing has shown yet that this is safe at any moment.
 constexpr uint32_t kOverhead3 = 22;
+// From this CUPTI on waits have the call's result.
+constexpr uint32_t kSyncResult = 130'000;
 constexpr uint32_t kManyContexts = 0xFFFFFFFF;
 // The windows as they were when this thread's buffer came.
 thread_local WindowTimes t_windows;
@@ -197,6 +199,8 @@ void Activity::Memset(const CUpti_Activity* activity) {
 
 void Activity::Sync(const CUpti_Activity* activity) {
   const auto* in = reinterpret_cast<const CUpti_ActivitySynchronization2*>(activity);
+  // A query that found its work still running waited for nothing.
+  if (cupti_->version >= kSyncResult && in->returnValue != 0) return;
   SyncRecord out{};
   out.start_ns = in->start;
   out.end_ns = in->end;
@@ -212,13 +216,16 @@ void Activity::Sync(const CUpti_Activity* activity) {
 void Activity::Api(const CUpti_Activity* activity, uint32_t domain) {
   const auto* in = reinterpret_cast<const CUpti_ActivityAPI*>(activity);
   const bool launch = domain == 0 ? IsDriverLaunch(in->cbid) : IsRuntimeLaunch(in->cbid);
-  const bool wait = waits_ && (domain == 0 ? IsDriverWait(in->cbid) : IsRuntimeWait(in->cbid));
-  if (!launch && !wait && !all_calls_.load(std::memory_order_relaxed)) return;
-  if (launch && in->threadId != last_launch_thread_.exchange(in->threadId, std::memory_order_relaxed)) {
+  const bool query = domain == 0 ? IsDriverQuery(in->cbid) : IsRuntimeQuery(in->cbid);
+  const bool wait = waits_ && ((query && in->returnValue == 0) ||
+                               (domain == 0 ? IsDriverWait(in->cbid) : IsRuntimeWait(in->cbid)));
+  const bool captures = domain == 0 ? IsDriverCapture(in->cbid) : IsRuntimeCapture(in->cbid);
+  if ((launch || captures) && in->threadId != last_launch_thread_.exchange(in->threadId, std::memory_order_relaxed)) {
     std::lock_guard<std::mutex> lock(threads_mutex_);
     launch_threads_.insert(in->threadId);
     ring_->header()->state.launch_threads.store(launch_threads_.size(), std::memory_order_relaxed);
   }
+  if (!launch && !wait && !all_calls_.load(std::memory_order_relaxed)) return;
   ApiRecord out{};
   out.start_ns = in->start;
   out.end_ns = in->end;

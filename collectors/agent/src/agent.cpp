@@ -100,11 +100,11 @@ void InChildAfterFork() {
   g_launched.store(false);
 }
 
-void AtExit() {
+}  // namespace
+
+void StopAgent() {
   if (g_launched.load() && g_agent->session != nullptr) g_agent->session->Shutdown();
 }
-
-}  // namespace
 
 void StartAgent() {
   if (g_launched.load(std::memory_order_acquire)) return;
@@ -115,7 +115,7 @@ void StartAgent() {
     g_agent->config = Config::FromEnvironment();
     if (g_agent->config.level != Level::kOff) {
       pthread_atfork(nullptr, nullptr, &InChildAfterFork);
-      std::atexit(&AtExit);
+      std::atexit(&StopAgent);
     }
   }
   if (g_agent->config.level != Level::kOff) Launch();

@@ -9,6 +9,7 @@
 
 #include "clock.h"
 #include "launch_calls.h"
+#include "nvtx.h"
 #include "step_lock.h"
 
 namespace spanlite {
@@ -19,11 +20,10 @@ constexpr uint32_t kNewerCalls = 128;
 // Whole steps that must have shown one single launching thread before CUPTI detaches.
 constexpr uint64_t kProofSteps = 10;
 
-const CUpti_ActivityKind kDeviceKinds[] = {
+const CUpti_ActivityKind kCopyKinds[] = {
     CUPTI_ACTIVITY_KIND_MEMCPY,
     CUPTI_ACTIVITY_KIND_MEMCPY2,
     CUPTI_ACTIVITY_KIND_MEMSET,
-    CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL,
 };
 
 // A process whose threads do not come together in time won't the next time either, and each try
@@ -84,7 +84,9 @@ Attachment::Enabled Attachment::Enable(Moment moment, uint32_t thread_id, bool a
   // A thread that has come since the last detach may be making calls without our knowing.
   const bool to_detach = same_threads && CanDetach() && OnlyLauncher(thread_id) &&
                          proof_steps_ >= kProofSteps;
-  const bool on = EnableKinds(!all_calls && (to_stay || to_detach), error);
+  // Copies and sets are recorded where nothing is to be switched off again, or at the user's risk.
+  const bool copies = config_.copies || to_stay;
+  const bool on = EnableKinds(!all_calls && (to_stay || to_detach), copies, error);
   return on ? Enabled::kYes : Enabled::kNo;
 }
 
@@ -129,6 +131,9 @@ Attachment::Enabled Attachment::Attach(Moment moment, uint32_t thread_id, bool w
   attached_idle_ = idle;
   waiting_ = false;
   attached_.store(true, std::memory_order_release);
+  // Whatever CUPTI does at exit it does after this, and the agent's own thread is at rest by then.
+  static std::once_flag once;
+  std::call_once(once, [] { std::atexit(&StopAgent); });
   State& state = ring_->header()->state;
   state.attached.store(1, std::memory_order_relaxed);
   state.attach_ns.store(SteadyNs() - began_ns, std::memory_order_relaxed);
@@ -151,7 +156,7 @@ void Attachment::BeforeFirstContext() {
 
 // Calls go on before the device's work and off after it: a kernel recorded while calls are not
 // carries the correlation id of some earlier call.
-bool Attachment::EnableKinds(bool only_launches, std::string* error) {
+bool Attachment::EnableKinds(bool only_launches, bool copies, std::string* error) {
   std::lock_guard<std::mutex> lock(calls_);
   enabled_.clear();
   for (CUpti_ActivityKind kind : {CUPTI_ACTIVITY_KIND_RUNTIME, CUPTI_ACTIVITY_KIND_DRIVER})
@@ -164,13 +169,16 @@ bool Attachment::EnableKinds(bool only_launches, std::string* error) {
   };
   for (const auto& [wanted, kind] : more)
     if (wanted && cupti_.ActivityEnable(kind) == CUPTI_SUCCESS) enabled_.push_back(kind);
-  for (CUpti_ActivityKind kind : kDeviceKinds)
-    if (cupti_.ActivityEnable(kind) == CUPTI_SUCCESS) enabled_.push_back(kind);
-    else if (kind == CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL) {
-      DisableKinds();
-      *error = "kernel activity cannot be enabled (MPS, or another profiler holds the device)";
-      return false;
-    }
+  copied_ever_ = copied_ever_ || copies;
+  for (CUpti_ActivityKind kind : kCopyKinds)
+    if (copies && cupti_.ActivityEnable(kind) == CUPTI_SUCCESS) enabled_.push_back(kind);
+  const auto kernels = CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL;
+  if (cupti_.ActivityEnable(kernels) != CUPTI_SUCCESS) {
+    DisableKinds();
+    *error = "kernel activity cannot be enabled (MPS, or another profiler holds the device)";
+    return false;
+  }
+  enabled_.push_back(kernels);
   return true;
 }
 
@@ -180,9 +188,13 @@ void Attachment::KeepLaunchesOnly() {
   // Numbers that this CUPTI does not know are refused, which does no harm.
   const bool waits = config_.sync;
   for (uint32_t id = 1; id < CUPTI_RUNTIME_TRACE_CBID_SIZE + kNewerCalls; ++id)
-    if (!IsRuntimeLaunch(id) && !(waits && IsRuntimeWait(id))) cupti_.ActivityEnableRuntimeApi(id, 0);
+    if (!IsRuntimeLaunch(id) && !IsRuntimeCapture(id) &&
+        !(waits && (IsRuntimeWait(id) || IsRuntimeQuery(id))))
+      cupti_.ActivityEnableRuntimeApi(id, 0);
   for (uint32_t id = 1; id < CUPTI_DRIVER_TRACE_CBID_SIZE + kNewerCalls; ++id)
-    if (!IsDriverLaunch(id) && !(waits && IsDriverWait(id))) cupti_.ActivityEnableDriverApi(id, 0);
+    if (!IsDriverLaunch(id) && !IsDriverCapture(id) &&
+        !(waits && (IsDriverWait(id) || IsDriverQuery(id))))
+      cupti_.ActivityEnableDriverApi(id, 0);
 }
 
 void Attachment::Disable() {
@@ -276,12 +288,14 @@ bool Attachment::SameThreads() const {
 }
 
 bool Attachment::CanDetach() {
-  return WantedDetach() != Detach::kNever && attached() && !graph_trace_ && !finalize_failed_ &&
-         cupti_.Finalize != nullptr && IdleAtAttach();
+  return WantedDetach() != Detach::kNever && attached() && !graph_trace_ && !copied_ever_ &&
+         !finalize_failed_ && cupti_.Finalize != nullptr && IdleAtAttach();
 }
 
 bool Attachment::MayDetach(uint32_t thread_id, uint64_t whole_steps) {
   held_.clear();
+  // Its latest calls may show a thread that launches, or captures, which a wait would break.
+  if (WantedDetach() != Detach::kNever) Flush();
   if (attached() && !IdleAtAttach()) SayWhyNot("it attached while work may have been in flight");
   return CanDetach() && proof_steps_ + whole_steps >= kProofSteps && HoldOthers(thread_id);
 }

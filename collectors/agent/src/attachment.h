@@ -1,7 +1,7 @@
 // CUPTI in this process: loaded, attached, its activities on or off, detached.
 //
 // What killed processes on real hardware, and is therefore never done here: `cuptiFinalize` with
-// work in flight, or after an attach with work in flight; turning graph trace on after a graph
+// work in flight, or after an attach with work in flight, or after copies were recorded; turning graph trace on after a graph
 // was instantiated; switching single calls' records on or off while other threads make calls.
 #pragma once
 
@@ -79,7 +79,7 @@ class Attachment {
   bool Load(std::string* error);
   Enabled Attach(Moment moment, uint32_t thread_id, bool wait, std::string* error);
   void BeforeFirstContext();
-  bool EnableKinds(bool only_launches, std::string* error);
+  bool EnableKinds(bool only_launches, bool copies, std::string* error);
   void DisableKinds();
   void KeepLaunchesOnly();
   void SeeWhetherTaken(Moment moment, uint32_t thread_id);
@@ -119,6 +119,7 @@ class Attachment {
   bool said_loose_ = false;
   bool said_why_not_ = false;
   bool finalize_failed_ = false;
+  bool copied_ever_ = false;  // copies have been recorded: a detach would end the process
   bool detached_ever_ = false;
 };
 

@@ -62,12 +62,14 @@ std::vector<std::string> Words(const char* text) {
 void ReadActivities(const char* name, Config* config) {
   const char* text = std::getenv(name);
   if (text == nullptr) return;
-  config->sync = config->overhead = config->external = false;
+  config->sync = config->overhead = config->external = config->copies = false;
   for (const std::string& word : Words(text)) {
     if (word == "sync") config->sync = true;
     else if (word == "overhead") config->overhead = true;
     else if (word == "external") config->external = true;
-    else if (word != "none") Complain(name, text, "a list of sync, overhead, external, or none");
+    else if (word == "copies") config->copies = true;
+    else if (word != "none")
+      Complain(name, text, "a list of sync, overhead, external, copies, or none");
   }
 }
 

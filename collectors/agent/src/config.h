@@ -22,8 +22,8 @@ struct Config {
   uint64_t learn_ns = 30'000'000'000;           // SPANLITE_AGENT_LEARN_SECONDS: 0 to leave it out
   uint32_t learn_steps = 20;                    // SPANLITE_AGENT_LEARN_STEPS
   bool api_calls = false;                       // SPANLITE_AGENT_API_CALLS: 1 records every call
-  // SPANLITE_AGENT_ACTIVITIES: beside kernels, copies and launches; sync overhead external
-  bool sync = true, overhead = false, external = false;
+  // SPANLITE_AGENT_ACTIVITIES: beside kernels and launches; sync overhead external copies
+  bool sync = true, overhead = false, external = false, copies = false;
   bool graph_trace = false;                     // SPANLITE_AGENT_GRAPH_TRACE: one record a graph
   bool hw_trace = false;                        // SPANLITE_AGENT_HW_TRACE: ask for HES
   uint64_t buffer_bytes = 1ull << 20;           // SPANLITE_AGENT_BUFFER_BYTES: one CUPTI buffer

@@ -45,6 +45,33 @@ inline bool IsDriverLaunch(uint32_t id) {
   }
 }
 
+// A wait for the device breaks a capture, so a thread that begins one counts as one that launches.
+inline bool IsRuntimeCapture(uint32_t id) {
+  switch (id) {
+    case CUPTI_RUNTIME_TRACE_CBID_cudaStreamBeginCapture_v10000:
+    case CUPTI_RUNTIME_TRACE_CBID_cudaStreamBeginCapture_ptsz_v10000:
+    case CUPTI_RUNTIME_TRACE_CBID_cudaStreamBeginCaptureToGraph_v12030:
+    case CUPTI_RUNTIME_TRACE_CBID_cudaStreamBeginCaptureToGraph_ptsz_v12030:
+      return true;
+    default:
+      return false;
+  }
+}
+
+inline bool IsDriverCapture(uint32_t id) {
+  switch (id) {
+    case CUPTI_DRIVER_TRACE_CBID_cuStreamBeginCapture:
+    case CUPTI_DRIVER_TRACE_CBID_cuStreamBeginCapture_ptsz:
+    case CUPTI_DRIVER_TRACE_CBID_cuStreamBeginCapture_v2:
+    case CUPTI_DRIVER_TRACE_CBID_cuStreamBeginCapture_v2_ptsz:
+    case CUPTI_DRIVER_TRACE_CBID_cuStreamBeginCaptureToGraph:
+    case CUPTI_DRIVER_TRACE_CBID_cuStreamBeginCaptureToGraph_ptsz:
+      return true;
+    default:
+      return false;
+  }
+}
+
 inline bool IsRuntimeWait(uint32_t id) {
   switch (id) {
     case CUPTI_RUNTIME_TRACE_CBID_cudaDeviceSynchronize_v3020:
@@ -53,6 +80,29 @@ inline bool IsRuntimeWait(uint32_t id) {
     case CUPTI_RUNTIME_TRACE_CBID_cudaEventSynchronize_v3020:
     case CUPTI_RUNTIME_TRACE_CBID_cudaStreamWaitEvent_v3020:
     case CUPTI_RUNTIME_TRACE_CBID_cudaStreamWaitEvent_ptsz_v7000:
+      return true;
+    default:
+      return false;
+  }
+}
+
+// CUPTI records these among the waits. Only those that found the work done say something.
+inline bool IsRuntimeQuery(uint32_t id) {
+  switch (id) {
+    case CUPTI_RUNTIME_TRACE_CBID_cudaEventQuery_v3020:
+    case CUPTI_RUNTIME_TRACE_CBID_cudaStreamQuery_v3020:
+    case CUPTI_RUNTIME_TRACE_CBID_cudaStreamQuery_ptsz_v7000:
+      return true;
+    default:
+      return false;
+  }
+}
+
+inline bool IsDriverQuery(uint32_t id) {
+  switch (id) {
+    case CUPTI_DRIVER_TRACE_CBID_cuEventQuery:
+    case CUPTI_DRIVER_TRACE_CBID_cuStreamQuery:
+    case CUPTI_DRIVER_TRACE_CBID_cuStreamQuery_ptsz:
       return true;
     default:
       return false;

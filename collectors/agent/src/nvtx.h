@@ -23,6 +23,9 @@ void SetNvtxSink(const NvtxSink& sink);
 // range (agent.cpp). Cheap where it runs already.
 void StartAgent();
 
+// Stops the agent's own thread, and takes what CUPTI still holds. Any number of times.
+void StopAgent();
+
 // After fork the child's ring is another one; ranges that are open belong to the parent.
 void ForgetOpenRanges();
 

@@ -156,7 +156,9 @@ bool Session::WantsWindow(uint64_t now_ns, Plan* plan) {
 bool Session::Allowed(const Plan& plan, uint32_t thread_id) {
   const auto detach = static_cast<Detach>(
       ring_->header()->control.detach.load(std::memory_order_relaxed));
-  if (!ByItself(plan.reason) || detach != Detach::kWhenProven || !attachment_.OthersLaunch(thread_id)) return true;
+  if (!ByItself(plan.reason) || detach != Detach::kWhenProven ||
+      !attachment_.OthersLaunch(thread_id))
+    return true;
   if (!said_many_)
     std::fprintf(stderr, "spanlite agent: several threads launch, so windows open on demand only. "
                          "SPANLITE_AGENT_DETACH=held opens them while the others are held.\n");

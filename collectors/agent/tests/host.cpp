@@ -29,6 +29,7 @@ struct Settings {
   uint64_t step_us = 200;    // device time of a step
   uint64_t graph = 0;        // 1: one graph launch a step instead of kernels
   uint64_t sync = 1;         // wait for the device at the end of each step
+  uint64_t query = 0;        // 1: ask until the device is done, then wait for it
   uint64_t named = 1;        // 0: no step ranges
   uint64_t slow_step = 0;    // this step takes 20 ms more
   uint64_t fork_at = 0;      // before this step a child is forked that runs on by itself
@@ -57,6 +58,7 @@ void Parse(int argc, char** argv) {
       {"exit", &g_settings.exit},       {"unique", &g_settings.unique},
       {"blast", &g_settings.blast},     {"warm_up", &g_settings.warm_up},
       {"side", &g_settings.side},       {"side_until", &g_settings.side_until},
+      {"query", &g_settings.query},
       {"external", &g_settings.external}, {"start_end", &g_settings.start_end},
   };
   for (int i = 1; i < argc; ++i) {
@@ -142,6 +144,7 @@ void Decode(uint64_t thread, uint64_t first, uint64_t last) {
     Launch(step, graph);
     External(step, false);
     if (g_settings.start_end && step % 2 == 1) nvtxRangeEnd(shared);
+    while (g_settings.query && !standin_query()) usleep(20);
     if (g_settings.sync) cuCtxSynchronize();
     if (g_settings.slow_step != 0 && step == g_settings.slow_step) usleep(20'000);
     if (g_settings.named) nvtxRangePop();

@@ -12,9 +12,10 @@ struct StandinWork {
 };
 
 struct StandinCall {
-  enum Kind { kLaunch, kGraphLaunch, kMemcpy, kMemset, kSynchronize } kind;
+  enum Kind { kLaunch, kGraphLaunch, kMemcpy, kMemset, kSynchronize, kQuery } kind;
   uint32_t thread_id, correlation_id;
   uint64_t start_ns, end_ns;
+  uint32_t result;  // 0, or what a query of work that still runs says
 };
 
 struct StandinHooks {
@@ -29,6 +30,8 @@ void standin_watch(const StandinHooks* hooks);
 uint32_t standin_context(uint32_t device);
 void standin_launch(uint32_t stream, const char* name, uint64_t duration_ns);
 void standin_memcpy(uint32_t stream, uint64_t bytes, uint64_t duration_ns);
+// Whether all work has ended.
+bool standin_query();
 void standin_memset(uint32_t stream, uint64_t bytes, uint64_t duration_ns);
 // A graph of so many kernels; its number, from 1.
 uint32_t standin_graph(uint32_t nodes);

@@ -54,8 +54,8 @@ void Call(StandinCall::Kind kind, Body body) {
     std::fprintf(stderr, "stand-in: unspecified launch failure: a call while CUPTI detaches\n");
     std::abort();
   }
-  StandinCall call{kind, ThreadId(), ++g_correlation, spanlite::NowNs(), 0};
-  body(call.correlation_id);
+  StandinCall call{kind, ThreadId(), ++g_correlation, spanlite::NowNs(), 0, 0};
+  call.result = body(call.correlation_id);
   call.end_ns = spanlite::NowNs();
   {
     std::lock_guard<std::mutex> lock(g_mutex);
@@ -74,6 +74,7 @@ void Single(StandinCall::Kind call, StandinWork::Kind kind, uint32_t stream, con
     work.bytes = bytes;
     work.correlation_id = correlation_id;
     Run(work, duration_ns);
+    return 0u;
   });
 }
 
@@ -106,6 +107,7 @@ CUresult cuCtxSynchronize() {
     uint64_t now;
     while ((now = spanlite::NowNs()) < g_last_end)
       std::this_thread::sleep_for(std::chrono::nanoseconds(g_last_end - now));
+    return 0u;
   });
   return CUDA_SUCCESS;
 }
@@ -164,7 +166,17 @@ void standin_graph_launch(uint32_t graph, uint32_t stream, uint64_t node_ns) {
       work.graph_node_id = static_cast<uint64_t>(graph) << 32 | node;
       Run(work, node_ns);
     }
+    return 0u;
   });
+}
+
+bool standin_query() {
+  bool done = false;
+  Call(StandinCall::kQuery, [&done](uint32_t) {
+    done = !standin_busy();
+    return done ? 0u : static_cast<uint32_t>(CUDA_ERROR_NOT_READY);
+  });
+  return done;
 }
 
 bool standin_others_call() {

@@ -1,9 +1,9 @@
 // The stand-in CUPTI: activity records of the stand-in device, delivered in buffers from a
 // thread of its own. It does what the real one was seen to do, also where that is unkind:
-// detaching with work in flight, or after an attach with work in flight, or while another thread
-// makes a call, ends the process; so does graph trace after a graph exists, and switching single calls' records while other threads
-// make calls; work still running when its activity goes off leaves no
-// record. Faults on request:
+// detaching with work in flight, or after an attach with work in flight, or after copies were
+// recorded, or while another thread makes a call, ends the process; so does graph trace after a
+// graph exists, and switching single calls' records while other threads make calls; work still
+// running when its activity goes off leaves no record. Faults on request:
 //   STANDIN_REFUSE=register|kernels        another profiler, MPS
 //   STANDIN_ZERO_EVERY, STANDIN_INVERT_EVERY, STANDIN_DROP_EVERY=N   every Nth kernel
 //   STANDIN_REPLAY=FILE                    records to deliver at the first flush (replay.h)
@@ -93,6 +93,7 @@ struct Cupti {
   std::map<std::string, uint64_t> counts;
   CUpti_BuffersCallbackRequestFunc request = nullptr;
   CUpti_BuffersCallbackCompleteFunc complete = nullptr;
+  bool copied = false;
   bool attached = false, poisoned = false, replayed = false;
   bool loaded = false;  // functions are loaded at the first launch
   uint64_t kernels = 0, wanted = 0, served = 0;
@@ -154,6 +155,7 @@ void SeeWork(const StandinWork& work) {
     }
   } else if (work.kind == StandinWork::kMemcpy) {
     if (c.kinds.count(CUPTI_ACTIVITY_KIND_MEMCPY) == 0) return;
+    c.copied = true;
     auto& out = record.memcpy_;
     out.kind = CUPTI_ACTIVITY_KIND_MEMCPY;
     out.copyKind = CUPTI_ACTIVITY_MEMCPY_KIND_HTOD;
@@ -185,6 +187,7 @@ uint32_t CallId(StandinCall::Kind kind) {
     case StandinCall::kGraphLaunch: return CUPTI_RUNTIME_TRACE_CBID_cudaGraphLaunch_v10000;
     case StandinCall::kMemcpy: return CUPTI_RUNTIME_TRACE_CBID_cudaMemcpyAsync_v3020;
     case StandinCall::kMemset: return CUPTI_RUNTIME_TRACE_CBID_cudaMemsetAsync_v3020;
+    case StandinCall::kQuery: return CUPTI_RUNTIME_TRACE_CBID_cudaEventQuery_v3020;
     default: return CUPTI_RUNTIME_TRACE_CBID_cudaDeviceSynchronize_v3020;
   }
 }
@@ -196,9 +199,13 @@ thread_local std::vector<uint64_t> t_external;
 void SeeMore(const StandinCall& call) {  // under the lock
   Cupti& c = C();
   Record record{};
-  if (call.kind == StandinCall::kSynchronize && c.kinds.count(CUPTI_ACTIVITY_KIND_SYNCHRONIZATION)) {
+  const bool query = call.kind == StandinCall::kQuery;
+  const bool waits = query || call.kind == StandinCall::kSynchronize;
+  if (waits && c.kinds.count(CUPTI_ACTIVITY_KIND_SYNCHRONIZATION)) {
     record.sync.kind = CUPTI_ACTIVITY_KIND_SYNCHRONIZATION;
-    record.sync.type = CUPTI_ACTIVITY_SYNCHRONIZATION_TYPE_CONTEXT_SYNCHRONIZE;
+    record.sync.type = query ? CUPTI_ACTIVITY_SYNCHRONIZATION_TYPE_EVENT_SYNCHRONIZE
+                             : CUPTI_ACTIVITY_SYNCHRONIZATION_TYPE_CONTEXT_SYNCHRONIZE;
+    record.sync.returnValue = call.result;
     record.sync.start = call.start_ns;
     record.sync.end = call.end_ns;
     record.sync.correlationId = call.correlation_id;
@@ -246,6 +253,7 @@ void SeeCall(const StandinCall& call) {
   record.api.end = call.end_ns;
   record.api.threadId = call.thread_id;
   record.api.correlationId = call.correlation_id;
+  record.api.returnValue = call.result;
   Add(record, call.end_ns);
 }
 
@@ -501,6 +509,7 @@ CUptiResult cuptiFinalize() {
   std::lock_guard<std::mutex> lock(c.mutex);
   if (standin_busy()) Die("detached with work in flight");
   if (c.poisoned) Die("detached after an attach with work in flight");
+  if (c.copied) Die("detached after copies were recorded");
   ++c.counts["finalize"];
   standin_detaching(true);
   std::this_thread::sleep_for(std::chrono::milliseconds(2));  // as long as the real one
