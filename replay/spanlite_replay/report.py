@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from spanlite_replay.plan import Count, Fate, Plan
-from spanlite_replay.timing import Timing
+from spanlite_replay.timing import ENOUGH_FOR_DRIFT, Timing
 
 if TYPE_CHECKING:
     from spanlite_replay.targets._http_results import RequestFigures
@@ -87,7 +87,9 @@ class Report:
             f"  rate      {t.achieved_per_s:,.1f} events/s of {t.asked_per_s:,.1f} asked",
             f"  error     p50 {t.error_p50_us:,.1f} us, p99 {t.error_p99_us:,.1f} us, "
             f"p99.9 {t.error_p999_us:,.1f} us, max {t.error_max_us:,.1f} us",
-            f"  drift     {t.drift_us_per_s:+,.3f} us/s",
+            f"  drift     {t.drift_us_per_s:+,.3f} us/s"
+            if t.dispatched >= ENOUGH_FOR_DRIFT
+            else f"  drift     not told: {t.dispatched:,} events are too few",
         ]
         if t.missed is not None:
             lines.append(f"  missed    {t.missed:,} events later than --tolerance")

@@ -10,6 +10,9 @@ import numpy.typing as npt
 
 from spanlite_replay.pacing import NEVER, Paced
 
+#: A slope over fewer events is chance.
+ENOUGH_FOR_DRIFT = 100
+
 I64 = npt.NDArray[np.int64]
 
 
@@ -27,6 +30,8 @@ class Timing:
     spin_us: float
     #: Events that went out later than `--tolerance`; None where none was given.
     missed: int | None = None
+    #: How many events all this is of.
+    dispatched: int = 0
 
     @classmethod
     def of(cls, due_ns: I64, paced: Paced, tolerance_ns: int | None = None) -> Timing | None:
@@ -47,6 +52,7 @@ class Timing:
             rate(seen),
             paced.spin_ns / 1e3,
             None if tolerance_ns is None else int((error > tolerance_ns).sum()),
+            len(due),
         )
 
 

@@ -86,6 +86,7 @@ _EXCLUDES = {
     "stray_sync": ("fragmented_batch",),
     "serialised_streams": ("stray_sync",),
     "launch_starvation": ("fragmented_batch", "stray_sync", "serialised_streams"),
+    "more_launches": ("fragmented_batch", "stray_sync", "serialised_streams"),
     "clock_throttled": ("fragmented_batch",),
     "slow_kernel": ("fragmented_batch",),
     "gemm_regression": ("fragmented_batch",),

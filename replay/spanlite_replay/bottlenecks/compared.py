@@ -20,6 +20,8 @@ class Comparison:
 
     usual: Group
     slow: Group
+    #: What a window is: `step`, `request`, `process`.
+    unit: str = "step"
 
     @property
     def difference_ns(self) -> float:

@@ -60,12 +60,14 @@ def _within(analysis: Analysis) -> tuple[Comparison | None, str]:
             f"{int(slow.sum()):,} slow {unit} and {int(usual.sum()):,} usual ones: too few to "
             f"compare ({FEWEST} of each; the first of each thread is left out as warm-up)"
         )
-    comparison = Comparison(group_of(analysis, usual), group_of(analysis, slow))
+    comparison = Comparison(
+        group_of(analysis, usual), group_of(analysis, slow), analysis.rec.windows.unit
+    )
     return comparison, _said(comparison, f"slow {unit}", f"usual {unit}")
 
 
 def _against(analysis: Analysis, baseline: Analysis) -> tuple[Comparison, str]:
-    comparison = Comparison(_all(baseline), _all(analysis))
+    comparison = Comparison(_all(baseline), _all(analysis), analysis.rec.windows.unit)
     return comparison, _said(comparison, _plural(analysis), f"{_plural(baseline)} of the baseline")
 
 

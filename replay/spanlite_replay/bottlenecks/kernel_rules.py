@@ -109,9 +109,9 @@ def _interrupted(c: Comparison, both: Pairs) -> tuple[str, float, list[str]] | N
         "noisy_neighbour",
         tail + late,
         [
-            f"{len(hit)} kinds of kernels take {sum(hit) / 1e3:,.0f} us a window more while "
+            f"{len(hit)} kinds of kernels take {sum(hit) / 1e3:,.0f} us a {c.unit} more while "
             "nothing of ours ran beside them, in few long runs: something else had the GPU",
-            f"{late / 1e3:,.0f} us a window more in which kernels were due and did not start",
+            f"{late / 1e3:,.0f} us a {c.unit} more in which kernels were due and did not start",
         ],
     )
 
@@ -149,7 +149,7 @@ def _all_slower(c: Comparison, both: Pairs, excess: float, most: float) -> Found
         yield (
             "noisy_neighbour",
             excess,
-            [*said, f"another process ran {foreign / 1e3:,.0f} us a window on the same GPU"],
+            [*said, f"another process ran {foreign / 1e3:,.0f} us a {c.unit} on the same GPU"],
         )
     elif beside > 0.3:
         yield "contention", excess, [*said, "more of the time beside other streams"]
@@ -288,7 +288,7 @@ def _evidence(was: KernelGroup, now: KernelGroup) -> list[str]:
     return [
         f"{shortened(now.name, 60)}: "
         f"{now.mean_ns / 1e3:,.1f} us in place of {was.mean_ns / 1e3:,.1f}, "
-        f"{now.times:,.1f} times a window",
+        f"{now.times:,.1f} times in each",
         *_marks(now),
     ]
 

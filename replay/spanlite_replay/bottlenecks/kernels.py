@@ -32,7 +32,8 @@ _MEMORY_COUNTERS = ("dram_throughput_pct", "dram__throughput.avg.pct_of_peak_sus
 _COMPUTE_COUNTERS = ("sm_throughput_pct", "sm__throughput.avg.pct_of_peak_sustained_elapsed")
 #: Below this share of the peak a counter says that something else is the limit.
 NEAR_PEAK_PCT = 50
-_GEMM = re.compile(r"gemm|nvjet|cutlass|cublas|wgmma|xmma|conv|_mm_|matmul|flash|fmha|sdpa", re.I)
+_GEMM = re.compile(r"gemm|nvjet|cutlass|cublas|wgmma|xmma|conv|_mm_|matmul", re.I)
+_ATTENTION = re.compile(r"flash|fmha|sdpa|attention", re.IGNORECASE)
 _STREAMING = re.compile(
     r"elementwise|reduce|norm|softmax|copy|cat|index|gather|scatter|fill|arange|topk|sort|argmax|"
     r"rotary|rope|embedding|triton_(poi|red|per)|splitkreduce|distribution|cast|transpose",
@@ -180,6 +181,8 @@ def _bound(
             "shapes",
             (f"{operator}: {done:,.0f} operations a byte; {gpu.name} balances at {gpu.ridge:,.0f}"),
         )
+    if _ATTENTION.search(name):
+        return Bound.COMPUTE, "family", "attention by its name, shapes not recorded"
     if _STREAMING.search(name):
         return Bound.MEMORY, "family", "few operations an element, by the family of its name"
     if _GEMM.search(name):

@@ -115,6 +115,11 @@ class Bottlenecks:
         first = self.shares[0]
         if first.bound == Bound.UNEXPLAINED.word:
             return f"{first.share * 100:.0f} % of the critical path is not explained"
+        if first.bound == Bound.PROFILER.word:
+            return (
+                f"{first.share * 100:.0f} % of the critical path is the profiler's own work, which "
+                "runs without it do not have"
+            )
         return f"{first.bound}-bound: {first.share * 100:.0f} % of the critical path"
 
     def to_json(self) -> str:

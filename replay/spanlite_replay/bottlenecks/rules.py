@@ -17,6 +17,8 @@ from spanlite_replay.bottlenecks.kernel_rules import Found, in_pieces, kernels, 
 LESS_AT_ONCE = 0.95
 #: As many waits more in a window, or half as many again.
 MORE_WAITS = 1.5
+#: So many times the launches are a cause of their own: a step without the graph that others have.
+MORE_LAUNCHES = 1.5
 
 
 def _measuring(c: Comparison) -> Found:
@@ -37,7 +39,7 @@ def _fragmented(c: Comparison) -> Found:
         "fragmented_batch",
         c.difference_ns,
         [
-            f"{b.kernel_times:,.0f} kernels a window in place of {a.kernel_times:,.0f}",
+            f"{b.kernel_times:,.0f} kernels a {c.unit} in place of {a.kernel_times:,.0f}",
             f"what ran {parts.before:,.0f} times {parts.before_ns / 1e3:,.1f} us runs "
             f"{parts.after:,.0f} times {parts.after_ns / 1e3:,.1f}",
         ],
@@ -53,7 +55,7 @@ def _more_work(c: Comparison) -> Found:
         more_ns,
         [
             f"{', '.join(names)}: more launches or larger grids; "
-            f"{b.kernel_times:,.0f} kernels a window in place of {a.kernel_times:,.0f}"
+            f"{b.kernel_times:,.0f} kernels a {c.unit} in place of {a.kernel_times:,.0f}"
         ],
     )
 
@@ -66,7 +68,7 @@ def _stray_sync(c: Comparison) -> Found:
         "stray_sync",
         # Waits also keep streams from running side by side.
         c.more(Bound.SYNC, Bound.LAUNCH, Bound.HOST) + _less_at_once(c),
-        [f"{b.waits:.1f} waits for the device a window in place of {a.waits:.1f}"],
+        [f"{b.waits:.1f} waits for the device a {c.unit} in place of {a.waits:.1f}"],
     )
 
 
@@ -98,7 +100,7 @@ def _copies(c: Comparison) -> Found:
         "copy_engine",
         c.more(Bound.COPY),
         [
-            f"{b.copy_bytes / 1e6:,.2f} MB copied a window in place of {a.copy_bytes / 1e6:,.2f}",
+            f"{b.copy_bytes / 1e6:,.2f} MB copied a {c.unit} in place of {a.copy_bytes / 1e6:,.2f}",
             f"at {b.copy_rate:,.2f} GB/s in place of {a.copy_rate:,.2f}",
         ],
     )
@@ -110,17 +112,19 @@ def _queue(c: Comparison) -> Found:
 
 def _starved(c: Comparison) -> Found:
     """The device waits for launches; also where the host comes back late from its waits. From the
-    launch on it is no longer the host's."""
+    launch on it is no longer the host's. A host that launches far more often is no busier than
+    that: a cause of its own."""
     a, b = c.usual, c.slow
     late = (Reason.HOST, Reason.CALL, Reason.LAUNCH_CALL, Reason.SYNC_RETURN)
     waited = [float(np.sum([one.reason_ns[reason] for reason in late])) for one in (b, a)]
+    often = b.launches > MORE_LAUNCHES * max(a.launches, 1.0)
     yield (
-        "launch_starvation",
+        "more_launches" if often else "launch_starvation",
         c.more(*late),
         [
-            f"the device waited for the host {waited[0] / 1e3:,.0f} us a window in place of "
+            f"the device waited for the host {waited[0] / 1e3:,.0f} us a {c.unit} in place of "
             f"{waited[1] / 1e3:,.0f}",
-            f"{b.launches:,.0f} launches a window, {a.launches:,.0f} before",
+            f"{b.launches:,.0f} launches a {c.unit} in place of {a.launches:,.0f}",
         ],
     )
 
@@ -132,12 +136,13 @@ RULES: tuple[Callable[[Comparison], Found], ...] = (
 TITLES = {
     "profiler": "the measuring itself, or modules loaded late",
     "fragmented_batch": "the same work in more, smaller kernels",
-    "more_work": "more work in a window",
+    "more_work": "more work in each",
     "stray_sync": "the host waits for the device more often",
     "serialised_streams": "streams that ran side by side run one after the other",
     "copy_engine": "more time in copies",
     "queueing": "waiting behind other steps' work",
     "launch_starvation": "the device waits for a busy host",
+    "more_launches": "the host launches far more often",
     "noisy_neighbour": "another process uses the same GPU",
     "contention": "kernels slowed by other streams",
     "clock_throttled": "all kernels slower alike: a lower clock",

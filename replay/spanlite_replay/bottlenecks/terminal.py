@@ -59,16 +59,18 @@ def _print_shares(report: Bottlenecks, console: Console, top: int) -> None:
             first = place == 0
             rows.append(
                 (
-                    f"{share.bound}-bound" if first and share.bound != "unexplained" else "",
+                    _heading(share.bound) if first else "",
                     f"{share.share * 100:.1f} %" if first else "",
                     f"{one.ns / max(report.total_ns, 1) * 100:.1f} %",
                     shortened(one.what, NAME_WIDTH),
                     one.seen,
                 )
             )
-            if first and share.bound == "unexplained":
-                rows[-1] = ("unexplained", *rows[-1][1:])
     _print(console, ["critical path", "share", "of it", "what", "evidence"], rows, left=(3, 4))
+
+
+def _heading(bound: str) -> str:
+    return {"unexplained": bound, "profiler": "profiler's own"}.get(bound, f"{bound}-bound")
 
 
 def _print_kernels(report: Bottlenecks, console: Console, top: int) -> None:

@@ -8,9 +8,10 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from rich.console import Console
 from spanlite.errors import UsageError
 
+from spanlite_replay._places import check_place
+from spanlite_replay.commands._console import stdout_console
 from spanlite_replay.fidelity.chrome import write_chrome
 from spanlite_replay.fidelity.page import write_page
 from spanlite_replay.fidelity.report import Extras, Fidelity, compare
@@ -39,6 +40,9 @@ def wants_fidelity(args: argparse.Namespace) -> bool:
     asked = bool(args.fidelity or args.aa or args.html or args.chrome)
     if asked and args.target in _BLIND:
         raise UsageError(f"--target {args.target} runs nothing on a GPU: no fidelity to report")
+    for flag, path in (("--html", args.html), ("--chrome", args.chrome)):
+        if path:
+            check_place(flag, Path(path))
     return asked
 
 
@@ -80,4 +84,4 @@ def print_fidelity(
         print(json.dumps(body, ensure_ascii=False))
     else:
         print(report.to_text())
-        print_report(fidelity, Console(file=sys.stdout))
+        print_report(fidelity, stdout_console())

@@ -131,7 +131,9 @@ def _rates(told: list[str]) -> tuple[Fraction | None, tuple[tuple[str, Fraction]
     """(the rate of all, the rates of single services, sorted)."""
     rates: dict[str, Fraction] = {}
     for text in told:
-        service, _, number = text.rpartition("=")
+        service, sign, number = text.rpartition("=")
+        if sign and not service:
+            raise UsageError(f"--qps {text}: no service before the =; write N or SERVICE=N")
         if service in rates:
             raise UsageError(f"--qps {text}: a second rate for {service or 'all'}; give one")
         rates[service] = check_ratio("--qps", number)

@@ -16,6 +16,7 @@ from spanlite.settings import add_bootstrap_argument, archive_of, bootstrap_of
 from spanlite.timewindow import parse_duration
 from spanlite.topics import RAW_TOPIC
 
+from spanlite_replay._places import check_place
 from spanlite_replay.commands._flags import DEPS_HELP
 from spanlite_replay.commands._http import HTTP_COLUMNS, add_http, http_conflicts, make_http
 from spanlite_replay.commands._progress import Progress
@@ -106,6 +107,8 @@ def check_target(args: argparse.Namespace) -> None:
         if is_wrong:
             raise UsageError(message)
     steer_of(args)
+    if args.out is not None and args.target != "http":  # that may be the folder of an archive
+        check_place("--out", Path(args.out))
 
 
 def steer_of(args: argparse.Namespace) -> int:

@@ -8,7 +8,6 @@ import json
 import sys
 from pathlib import Path
 
-from rich.console import Console
 from spanlite.archive.reader import ArchiveReader
 from spanlite.errors import UsageError
 from spanlite.settings import add_archive_words, archive_of
@@ -17,6 +16,7 @@ from spanlite.timewindow import TimeWindow, add_window_arguments, parse_time, wi
 from spanlite_replay.bottlenecks.diagnose import Diagnosis, diagnose
 from spanlite_replay.bottlenecks.report import BOTTLENECK_COLUMNS
 from spanlite_replay.bottlenecks.terminal import print_report
+from spanlite_replay.commands._console import stdout_console
 from spanlite_replay.commands._progress import Progress
 from spanlite_replay.recording import Recording, read_recording
 
@@ -69,7 +69,7 @@ class BottlenecksCommand:
         if args.json:
             print(_as_json(diagnosis))
         else:
-            print_report(diagnosis, Console(file=sys.stdout), args.top)
+            print_report(diagnosis, stdout_console(), args.top)
         return 0
 
 

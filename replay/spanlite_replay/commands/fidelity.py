@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 
-from rich.console import Console
 from spanlite.errors import InputError
 from spanlite.timewindow import add_window_arguments, window_of
 
+from spanlite_replay.commands._console import stdout_console
 from spanlite_replay.fidelity.chrome import write_chrome
 from spanlite_replay.fidelity.files import read_observed, read_recorded
 from spanlite_replay.fidelity.grade import RULE, WORST
@@ -74,7 +73,7 @@ class FidelityCommand:
         if args.json:
             print(report.to_json())
         else:
-            print_report(report, Console(file=sys.stdout))
+            print_report(report, stdout_console())
         letters = [*RULE, WORST]
         too_bad = args.fail_below and letters.index(report.grade.letter) > letters.index(
             args.fail_below

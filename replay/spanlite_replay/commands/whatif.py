@@ -22,6 +22,7 @@ from spanlite.timewindow import add_window_arguments, parse_duration, window_of
 from spanlite_replay import whatif
 from spanlite_replay.bottlenecks.recorded import read
 from spanlite_replay.bottlenecks.report import BOTTLENECK_COLUMNS
+from spanlite_replay.commands._console import stdout_console
 from spanlite_replay.commands._progress import Progress
 from spanlite_replay.recording import Recording, read_recording
 from spanlite_replay.sim import GpuModel, known_model
@@ -85,7 +86,7 @@ class WhatIfCommand:
         if args.json:
             print(_as_json(answers, loads, breaking))
         else:
-            _print(Console(file=sys.stdout), answers, loads, breaking)
+            _print(stdout_console(), answers, loads, breaking)
         return 0
 
 
@@ -211,7 +212,7 @@ def _print(
         _say(
             console,
             f"  median {one.unit} of {one.windows}: {_ms(one.predicted_ns)} in place of "
-            f"{_ms(one.recorded_ns)} ({one.change * 100:+.1f} %)",
+            f"{_ms(one.recorded_ns)} ({_change(one.change)})",
         )
         _say(
             console,
@@ -232,6 +233,11 @@ def _print(
             _say(console, escape(f"  assumed: {line}"))
     if breaking is not None:
         _print_breaking(console, breaking)
+
+
+def _change(share: float) -> str:
+    """In words where it rounds to nothing."""
+    return "no change" if abs(share) < 0.0005 else f"{share * 100:+.1f} %"
 
 
 def _print_breaking(console: Console, one: Breaking) -> None:

@@ -159,9 +159,12 @@ def by_kernel(name: I64, names: list[str], planned_ns: I64, observed_ns: I64) ->
 
 
 def quantile(values: npt.NDArray[np.generic], at: float) -> float | None:
-    """The smallest value with a share `at` of all values at or below it; None of none."""
+    """The smallest value with a share `at` of all values at or below it, at 0.5 the median (so
+    that every p50 is the same figure); None of none."""
     if not len(values):
         return None
+    if at == 0.5:
+        return float(np.median(np.asarray(values, np.float64)))
     place = max(int(np.ceil(len(values) * at)) - 1, 0)
     return float(np.partition(values, place)[place])
 

@@ -23,7 +23,7 @@ from urllib.parse import urlsplit
 
 import numpy as np
 import numpy.typing as npt
-from spanlite.errors import ServiceError, SpanLiteError, UsageError
+from spanlite.errors import InputError, ServiceError, SpanLiteError, UsageError
 
 from spanlite_replay.pacing import Stop
 from spanlite_replay.plan import Plan
@@ -120,6 +120,11 @@ class HttpTarget:
             raise UsageError("--target http sends requests: make the plan with --unit request")
         self._plan, self._requests = plan, requests_of(plan, events)
         self._bounds = self._requests.bounds(len(plan))
+        if not self._requests.supported.any():
+            raise InputError(
+                f"none of {len(events):,} traces has a request with token counts of its prompt and "
+                "its answer, so there is nothing to send: choose a window with such requests"
+            )
         self._model = asyncio.run(find_model(self.server))
         self._raise_file_limit()
         context = multiprocessing.get_context("spawn")
@@ -161,7 +166,7 @@ class HttpTarget:
             resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
     def _wait_ready(self, client: _Client) -> None:
-        with suppress(EOFError):
+        with suppress(EOFError, OSError):  # it died
             if client.orders.poll(START_S) and client.orders.recv_bytes() == _http_client.READY:
                 return
         self._stop()
@@ -191,7 +196,7 @@ class HttpTarget:
         for at, client in enumerate(self._clients):
             mine = numbers[numbers % clients == at] if clients > 1 else numbers
             for begin in range(0, len(mine), _ORDER):
-                with suppress(BrokenPipeError):  # it died: `drain` says so
+                with suppress(OSError):  # it died: `drain` says so
                     client.orders.send_bytes(mine[begin : begin + _ORDER].astype("<i4").tobytes())
 
     def drain(self) -> Outcome:

@@ -135,6 +135,20 @@ def test_launch_starvation(machine: Any) -> None:
     assert first(found) == "launch_starvation"
 
 
+def test_more_launches_are_no_busy_host(machine: Any) -> None:
+    """A step without the graph that others have: the host is not late, it has more to launch."""
+
+    def step(m: Any, r: random.Random) -> None:
+        usual(m, r)
+        for number in range(60):
+            m.host(15 * US)
+            m.launch(f"small_{number}", 2 * US)
+
+    cause = run(machine, step).causes[0]
+    assert cause.name == "more_launches"
+    assert any("launches a step in place of" in line for line in cause.evidence)
+
+
 def _two_streams(m: Any, r: random.Random, serial: bool = False) -> None:
     done = 0
     for _ in range(6):

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from spanlite.archive.reader import ArchiveReader
-from spanlite.errors import ServiceError, UsageError
+from spanlite.errors import InputError, ServiceError, UsageError
 from spanlite.timewindow import ALL_TIME
 from spanlite_replay.pacing import MIN_SPIN_NS, Pacing
 from spanlite_replay.plan import Plan, PlanSettings, build_plan
@@ -113,6 +113,11 @@ def test_a_timeout_and_a_limit_of_connections(make_requests: Plans) -> None:
         assert told is not None and report.closes
         assert told.failed_why.get("no end after 0.5 s", 0) >= 1
         assert served[0].tokens < 200
+
+
+def test_nothing_to_send_is_an_error(make_requests: Plans, server: Running) -> None:
+    with pytest.raises(InputError, match="nothing to send"):
+        replay(make_requests([(0, 0, 5), (5, 0, 3)]), Server(server.url))
 
 
 def test_an_archive_takes_replays(make_requests: Plans, server: Running, tmp_path: Path) -> None:
