@@ -24,7 +24,7 @@ from spanlite_analytics.lab.fusion.tiles import SMS, Tile, resources, suits
 
 Floats = NDArray[np.float64]
 #: Steps of log2 over which shapes resemble each other: tokens, hidden, out, unevenness; chains.
-LENGTHS = np.array([2.0, 1.0, 1.0, 1.0])
+LENGTHS = np.array([3.0, 1.0, 1.0, 1.0])
 #: Where cuBLAS chooses the tile: its usual one.
 _USUAL_TILE = Tile(128, 128, 64, 8, 4)
 CHAIN_ALIKE = 0.8

@@ -217,12 +217,19 @@ def test_scans_of_an_h200() -> None:
     if not TABLE.exists():
         pytest.skip("bench/h200/tables/lab_scan.json has not been measured yet")
     table = json.loads(TABLE.read_text())
-    assert "H200" in table["about"]["name"] and table["about"]["note"]
+    assert "H200" in table["about"]["name"] and table["about"]["date"]
+    assert set(table["scans"]) == {"transpose", "matmul", "matmul_bayesian", "rmsnorm"}
     assert set(table["checks"]) == {"matmul", "layernorm", "softmax", "attention"}
     assert all(error < 1e-3 for error in table["checks"].values())
     killed = table["scans"]["matmul"]
     assert killed["killed_after"] == killed["kept"] == 20 and killed["kept_as_it_was"]
     assert killed["measured_twice"] == 0 and killed["kept"] + killed["new"] == 46
+    bayesian = table["scans"]["matmul_bayesian"]
+    assert bayesian["new"] == 16
+    names = ("block_m", "block_n", "block_k", "warps_m", "warps_n", "stages")
+    # In 16 trials it finds the best of all 46.
+    first = [tuple(scan["top"][0][name] for name in names) for scan in (killed, bayesian)]
+    assert first[0] == first[1]
     for scan in table["scans"].values():
         times = [row["median_ns"] for row in scan["top"]]
         ranks = [row["rank"] for row in scan["top"]]
