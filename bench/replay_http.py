@@ -4,6 +4,10 @@ Requests arrive as a Poisson process, 64 tokens in and 8 out. `send_error_ms` is
 is due to when its headers are written. The server's own latency is known: a token every 5 ms and no
 queue, so `added_ms` is what the client measured beyond 8 steps of the batch, which every
 request waits for, and one more, which it may have to wait for to join.
+
+`--url` measures somebody else's server in its place: latencies, failures, and how many of the
+planned tokens it counted; `--server` is the name and version to keep beside the figures.
+bench/_tiny_llama.py writes a model of random weights that llama.cpp can serve without a download.
 """
 
 from __future__ import annotations
@@ -25,7 +29,7 @@ from spanlite_replay.targets.http import HttpTarget, Server, default_clients
 from bench._report import emit
 
 DECODE_PER_S, TOKENS = 200.0, 8
-RATES, QUICK_RATES = (100, 1_000), (50, 150)
+RATES, QUICK_RATES, OTHERS_RATES = (100, 1_000), (50, 150), (5, 20)
 
 
 def plan_of(per_s: int, seconds: float) -> Plan:
@@ -52,7 +56,14 @@ def plan_of(per_s: int, seconds: float) -> Plan:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="under 50 s")
-    quick = parser.parse_args().quick
+    parser.add_argument("--url", help="of another server's API, such as http://127.0.0.1:8080/v1")
+    parser.add_argument("--server", default="not named", help="its name and version")
+    args = parser.parse_args()
+    quick = args.quick
+    if args.url is not None:
+        for per_s in OTHERS_RATES:
+            measure_other(per_s, 5.0, args.url, args.server)
+        return
     flags = [
         "--port",
         "18555",
@@ -93,6 +104,29 @@ def measure(per_s: int, seconds: float, url: str) -> None:
         sent_per_s=round(told.sent_per_s, 1),
         clients=default_clients(),
     )
+
+
+def measure_other(per_s: int, seconds: float, url: str, name: str) -> None:
+    target = HttpTarget(Server(url, clients=default_clients()), f"bench-{time.time_ns()}")
+    report = run_plan(plan_of(per_s, seconds), target, Pacing(spin_ns=MIN_SPIN_NS))
+    told = report.requests
+    assert told is not None
+    more = {"server": name, "asked_per_s": per_s}
+    for word, figures in (
+        ("send_error", told.send_error_ms),
+        ("ttft", told.ttft_ms),
+        ("inter_token", told.inter_token_ms),
+        ("latency", told.latency_ms),
+    ):
+        for point in ("p50", "p99"):
+            if figures is not None:
+                metric = f"replay.http.other.{word}_ms.{point}.{per_s}"
+                emit(metric, getattr(figures, point), "ms", **more)
+    for word in ("input", "output"):
+        counted = told.tokens[f"{word}_counted"] / told.tokens[f"{word}_planned"]
+        emit(f"replay.http.other.{word}_tokens_counted.{per_s}", counted, "of planned", **more)
+    failed = report.planned.events - told.succeeded
+    emit(f"replay.http.other.failed.{per_s}", failed, "requests", why=told.failed_why, **more)
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import signal
 import struct
 import time
@@ -65,6 +66,10 @@ class Seen:
     how: list[str]  # OK or why it failed
     gaps_ns: I64  # between pieces, of all requests, shape (gaps,)
     gaps_of: I64  # how many of them each request has, shape (sent,)
+
+
+#: Letters of a server's words about a refusal.
+_MOST_WORDS = 120
 
 
 @dataclass
@@ -179,7 +184,7 @@ class _Client:
             ) as response:
                 request.status = response.status
                 if response.status != 200:
-                    request.how = f"HTTP {response.status}"
+                    request.how = f"HTTP {response.status}" + _said(await response.read())
                     return
                 if response.content_type != "text/event-stream":
                     request.how = "an answer that is no stream"
@@ -257,6 +262,21 @@ class _Client:
             np.concatenate(gaps) if gaps else np.empty(0, np.int64),
             np.array([len(one) for one in gaps], dtype=np.int64),
         )
+
+
+def _said(answer: bytes) -> str:
+    """ ": " and what a server says of its refusal, where it says it as OpenAI does; numbers are
+    left out, so that refusals of one kind count as one."""
+    try:
+        told = json.loads(answer)
+        error = told.get("error", told)
+        words = error["message"] if isinstance(error, dict) else error
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return ""
+    if not isinstance(words, str) or not words.strip():
+        return ""
+    printable = "".join(one if one.isprintable() else " " for one in words[:_MOST_WORDS])
+    return ": " + re.sub(r"\d+", "#", printable).strip()
 
 
 async def _on_sent(_session: Any, context: Any, _params: Any) -> None:

@@ -25,7 +25,7 @@ from spanlite_replay.recording import Recording
 from spanlite_replay.report import Report
 from spanlite_replay.respan import IdMap
 from spanlite_replay.runner import run_plan
-from spanlite_replay.targets._http_client import _count
+from spanlite_replay.targets._http_client import _count, _said
 from spanlite_replay.targets.http import HttpTarget, Server, _model_names
 from spanlite_replay.testserver.engine import Speed
 from spanlite_replay.testserver.server import Faults, Running, running
@@ -99,9 +99,30 @@ def test_failures_by_reason(make_requests: Plans) -> None:
         report, _ = replay(plan, Server(server.url))
     assert report.closes and report.requests is not None
     assert report.fates["failed"].events == 5 and report.fates["launched"].events == 7
-    assert report.requests.failed_why.pop("HTTP 503") == 3
+    [refused] = [why for why in report.requests.failed_why if why.startswith("HTTP 503: ")]
+    assert report.requests.failed_why.pop(refused) == 3
     assert sum(report.requests.failed_why.values()) == 2  # cut: however the client sees it
-    assert "HTTP 503: 3" in report.why_failed
+    assert f"{refused}: 3" in report.why_failed
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (
+            b'{"error":{"code":400,"message":"request (1125 tokens)\\nis long"}}',
+            "request (# tokens) is long",
+        ),
+        (b'{"error":"model not loaded"}', "model not loaded"),
+        (b'{"object":"error","message":"no such model"}', "no such model"),
+        (b'{"error":{"message":7}}', ""),
+        (b'{"error":null}', ""),
+        (b"[1]", ""),
+        (b"<html>", ""),
+        (b"\xff", ""),
+    ],
+)
+def test_what_a_server_says_of_its_refusal(answer: bytes, words: str) -> None:
+    assert _said(answer) == (f": {words}" if words else "")
 
 
 def test_a_timeout_and_a_limit_of_connections(make_requests: Plans) -> None:
