@@ -1,6 +1,6 @@
 """Ask compute-sanitizer about the races and barriers of the audit's corpus, and keep its verdicts.
 
-python3 -m bench.h200.lab_races_table [--only WORD] [--budget SECONDS] [--compile-only]
+python3 -m bench.h200.lab_races_table [--only WORD] [--budget SECONDS] [--add] [--compile-only]
 
 Each kernel of tests/corpus/audit that the audit calls racy, divergent at a barrier or clean, and
 that uses shared memory or barriers, is launched under racecheck and synccheck, and those divergent
@@ -22,10 +22,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from bench.h200._device import TABLES, surroundings
 from bench.h200._race_harness import Launched, kernels_of, source
@@ -35,6 +36,8 @@ VERDICTS = ("shared-race", "divergent-barrier", "clean")
 #: Without a tool a kernel that never ends is seen to do so by itself.
 ALONE = "alone"
 TOOLS = ("racecheck", "synccheck", ALONE)
+#: Its own deadline; `hangs` in a table that was made before there was one.
+NEVER_ENDED = ("deadline", "hangs")
 _REPORT = re.compile(r"^=+ (?:(Error|Warning): |(?=Barrier error))(.*)$", re.MULTILINE)
 
 
@@ -195,6 +198,28 @@ def table_of(picked: dict[Path, list[Launched]], asked: Sequence[Asked]) -> list
     return rows
 
 
+def told(verdict: Mapping[str, Any] | None) -> int:
+    """How much a run found out: that something is wrong, that the kernel ends, that it does not
+    within its deadline, nothing."""
+    if verdict is None or (verdict["ended"] == "cut off" and not verdict["errors"]):
+        return 0
+    if verdict["errors"] or verdict["warnings"]:
+        return 3
+    return 1 if verdict["ended"] in NEVER_ENDED else 2
+
+
+def merged(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
+    """Of two runs, for each kernel and tool the verdict that tells more, else the newer."""
+    before = {row["kernel"]: row for row in old["kernels"]}
+    rows = []
+    for row in new["kernels"]:
+        other = before.get(row["kernel"], {})
+        best = {tool: max(row.get(tool), other.get(tool), key=told) for tool in TOOLS}
+        rows.append(row | best)
+    runs = [*old["about"].get("runs", [old["about"]]), new["about"]]
+    return {"about": new["about"] | {"runs": runs}, "kernels": rows}
+
+
 def left_on_gpu(folder: Path) -> list[str]:
     """Our programs that the driver still knows as processes of the GPU; others' are left out."""
     query = ["nvidia-smi", "--query-compute-apps=pid,process_name", "--format=csv,noheader"]
@@ -207,6 +232,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", default="", help="kernels with this in their names")
     parser.add_argument("--budget", type=float, default=60, help="seconds under the sanitizer")
+    parser.add_argument("--add", action="store_true", help="to the runs that the table has")
     parser.add_argument("--nvcc", default="nvcc")
     parser.add_argument("--sanitizer", default="compute-sanitizer")
     parser.add_argument("--compile-only", action="store_true", help="needs no GPU")
@@ -235,7 +261,10 @@ def main() -> None:
         print(json.dumps(row))
     about = surroundings() | {"seconds": round(time.monotonic() - began, 1), "left_on_gpu": left}
     path = TABLES / "lab_races.json"
-    path.write_text(json.dumps({"about": about, "kernels": rows}, indent=1) + "\n")
+    table: dict[str, Any] = {"about": about, "kernels": rows}
+    if args.add:
+        table = merged(json.loads(path.read_text()), table)
+    path.write_text(json.dumps(table, indent=1) + "\n")
     print(f"{len(rows)} kernels, {about['seconds']} s, left on the GPU: {left}; {path}")
 
 
