@@ -60,6 +60,8 @@ def factorise(
     """
     if rows is None:
         return _by_runs(table, names, None)
+    if _changes_often(table.column(names[-1])):
+        return _by_row(table, names, rows)
     wanted = np.zeros(table.num_rows, dtype=np.bool_)
     wanted[rows] = True
     in_order = np.flatnonzero(wanted)
@@ -67,6 +69,14 @@ def factorise(
     of_row = np.empty(table.num_rows, dtype=np.int32)
     of_row[in_order] = code
     return of_row[rows], keys
+
+
+def _changes_often(column: pa.ChunkedArray) -> bool:
+    """Whether runs are short, so that rows may as well be taken in any order."""
+    if not pa.types.is_integer(column.type):
+        return False
+    values, _ = numbers(column)
+    return int(np.count_nonzero(values[1:] != values[:-1])) * _SHORT_RUN > len(values)
 
 
 def _by_runs(table: pa.Table, names: Sequence[str], rows: I64 | None) -> tuple[I32, pa.Table]:
@@ -95,14 +105,16 @@ def _compared(column: pa.ChunkedArray) -> list[npt.NDArray[np.generic]]:
 
 def _by_row(table: pa.Table, names: Sequence[str], rows: I64 | None) -> tuple[I32, pa.Table]:
     count = table.num_rows if rows is None else len(rows)
-    code = np.zeros(count, dtype=np.int64)
+    code: AnyInt | None = None
     columns, sizes = [], []
     for name in names:
         mine, words = dictionary(table.column(name), rows)
         columns.append(words)
         sizes.append(len(words))
         if len(words) > 1:
-            code = code * len(words) + mine
+            code = mine if code is None else code.astype(np.int64) * len(words) + mine
+    if code is None:
+        code = np.zeros(count, dtype=np.int64)
     if math.prod(sizes) > max(1 << 20, count):
         used, inverse = np.unique(code, return_inverse=True)
     else:
@@ -110,7 +122,7 @@ def _by_row(table: pa.Table, names: Sequence[str], rows: I64 | None) -> tuple[I3
         rank = np.zeros(math.prod(sizes) or 1, dtype=np.int32)
         rank[used] = np.arange(len(used))
         inverse = rank[code]
-    keys = _keys(used, columns, names)
+    keys = _keys(used.astype(np.int64), columns, names)
     order = pc.sort_indices(keys, [(name, "ascending") for name in names]).to_numpy()
     place = np.empty(len(order), dtype=np.int32)
     place[order] = np.arange(len(order))
