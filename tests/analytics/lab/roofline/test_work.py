@@ -129,3 +129,13 @@ def test_a_product_is_as_its_transpose(m: int, k: int, n: int) -> None:
     other = work_of(call("mm", [[n, k], [k, m]]))
     assert one == other
     assert one and math.isclose(one.intensity, 2 * m * n * k / (2 * (m * k + k * n + m * n)))
+
+
+def test_a_causal_attention_on_an_h200_did_its_tiles() -> None:
+    """What the tensor cores counted, in bench/h200/tables/lab_roofline.json."""
+    made = call("aten::scaled_dot_product_attention", [[8, 32, 4096, 128]] * 3,
+                concrete=["", "", "", "", "", "True"])  # fmt: skip
+    needed, done = work_of(made), work_of(replace(made, tile=attention_tile(CUDNN)))
+    assert needed and done
+    assert done.total_flops == 1_133_871_366_144
+    assert done.total_flops / needed.total_flops == pytest.approx(1.031, abs=1e-4)
