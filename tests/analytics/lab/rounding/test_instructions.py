@@ -99,4 +99,6 @@ def test_bench_without_a_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(lab_rounding, "TABLE", tmp_path / "none.json")
     monkeypatch.setattr(sys, "argv", ["lab_rounding"])
-    assert lab_rounding.main() == 1
+    with pytest.raises(SystemExit) as ended:
+        lab_rounding.main()
+    assert ended.value.code == 1
