@@ -34,6 +34,8 @@ DEFAULT = (
     "lab_banks",
     "lab_rounding",
     "lab_repair",
+    "lab_counters",
+    "lab_explain",
     "lab_pressure",
     "lab_predict",
     "lab_roofline",
