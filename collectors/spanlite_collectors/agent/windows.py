@@ -14,6 +14,8 @@ from spanlite_collectors.sinks import CAPTURE_WEIGHT
 
 #: Windows kept, a handful of numbers each. Spans come within seconds of their window.
 _KEPT = 256
+#: The windows of a continuous stretch lie closer to each other than this.
+GAP_NS = 1_000_000
 _CONTINUOUS = {"spanlite.capture.level": "continuous", "spanlite.capture.reason": "continuous"}
 
 
@@ -22,6 +24,7 @@ class Windows:
 
     def __init__(self) -> None:
         self._windows: dict[int, Mapping[str, Any]] = {}
+        self._times: dict[int, tuple[int, int]] = {}
         self.cost_ppm = 0
         #: Whether the agent records all the time now: no weight depends on a window's end then.
         self.continuous = False
@@ -29,10 +32,13 @@ class Windows:
     def take(self, records: Records) -> None:
         """Windows that have closed."""
         for record in records:
-            self._windows[int(record["window"])] = _describe(record)
+            number = int(record["window"])
+            self._windows[number] = _describe(record)
+            self._times[number] = int(record["open_ns"]), int(record["close_ns"])
             self.cost_ppm = int(record["cost_ppm"])
         while len(self._windows) > _KEPT:
-            del self._windows[next(iter(self._windows))]
+            oldest = next(iter(self._windows))
+            del self._windows[oldest], self._times[oldest]
 
     def known(self, windows: npt.NDArray[np.uint32]) -> npt.NDArray[np.bool_]:
         """Of which windows all is known: closed ones, 0 (none), one that is continuous.
@@ -51,10 +57,20 @@ class Windows:
         CUPTI may count correlation ids anew in each window, but not in those of a continuous
         stretch, which follow each other without a gap. Shape (n,).
         """
-        flowing = [n for n, said in self._windows.items() if _flows(said)]
+        flowing = [number for number in self._windows if self._flows_on(number)]
         near = (work == call + np.uint32(1)) & np.isin(call, np.array(flowing, np.uint32))
         out: npt.NDArray[np.bool_] = (call == work) | (call == 0) | (work == 0) | near
         return out
+
+    def _flows_on(self, number: int) -> bool:
+        """Whether the next window is of the same continuous stretch: another one may follow a
+        detach, after which the same ids are of other calls."""
+        if not _flows(self._windows[number]):
+            return False
+        if number + 1 not in self._windows:
+            return self.continuous and number == max(self._windows)
+        gap_ns = self._times[number + 1][0] - self._times[number][1]
+        return _flows(self._windows[number + 1]) and gap_ns < GAP_NS
 
     def attributes(self, window: int, *, cut: bool = False) -> Mapping[str, Any]:
         """Resource attributes of the spans of a window; `cut`: of steps that its edge cut."""

@@ -170,3 +170,30 @@ def test_windows_in_quick_succession_keep_their_calls(tmp_path, windows):
     kernels = [row for row in process.described() if row[0] == "k"]
     expected = sorted(2000 + window for window in range(1, windows + 1) for _ in range(3))
     assert sorted(row[2] - row[7] for row in kernels) == expected
+
+
+def test_a_window_after_a_continuous_stretch_keeps_its_own_calls(tmp_path):
+    """Ids begin anew in it, and its kernels come before its calls: those of the stretch before,
+    which has the number before, are still there."""
+    process = Process(tmp_path)
+    begin = 1_796_143_900 * SECOND
+    writer = process.writer
+    for window, level in ((1, 3), (2, 2)):
+        start = begin + window * 2 * SECOND
+        where = {"correlation_id": 20, "window": window}
+        call = {"thread_id": 7, "call": 211, "domain": 1}
+        closed = {"open_ns": start - 1, "close_ns": start + 5000, "window": window}
+        kernel = {"start_ns": start + 2000, "end_ns": start + 3000, "name": writer.text("k")}
+        writer.write(RecordType.WINDOW, level=level, reason=level if level == 3 else 0, **closed)
+        if window == 2:
+            writer.write(RecordType.KERNEL, **kernel, **where)
+            process.drain(start + SECOND // 20)
+            process.drain(start + SECOND // 10)
+        writer.write(RecordType.API, start_ns=start, end_ns=start + 1000, **call, **where)
+        if window == 1:
+            writer.write(RecordType.KERNEL, **kernel, **where)
+        process.drain(start + SECOND // 2)
+        process.drain(start + SECOND)
+    process.drain(0, final=True)
+    kernels = [row for row in process.described() if row[0] == "k"]
+    assert sorted(row[2] - row[7] for row in kernels) == [2000, 2000]
