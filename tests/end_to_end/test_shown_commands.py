@@ -74,10 +74,7 @@ def in_pages() -> Iterator[Any]:
 
 def in_help() -> Iterator[Any]:
     for name, parser in all_parsers().items():
-        text = parser.epilog or ""
-        if name == "replay":  # says beside one of them what it does
-            text = text.replace("          print the schedule", "")
-        for i, words in enumerate(words_of(text)):
+        for i, words in enumerate(words_of(parser.epilog or "")):
             yield pytest.param(words, id=f"{name}-{i}")
 
 

@@ -52,7 +52,9 @@ class BottlenecksCommand:
             help="healthy steps from here, of --baseline or ARCHIVE",
         )
         group.add_argument("--baseline-to", metavar="TIME", help="to here, exclusive")
-        parser.add_argument("--top", type=int, default=8, metavar="N", help="rows of a table (8)")
+        parser.add_argument(
+            "--top", type=int, default=8, metavar="N", help="rows of a table (default: 8)"
+        )
         parser.add_argument("--json", action="store_true", help="everything, as one JSON object")
 
     def run(self, args: argparse.Namespace) -> int:

@@ -45,7 +45,7 @@ transforms, always in this order: window, sample whole traces, loop, gap cap, sp
 smooth, QPS
 
 examples:
-  spanlite replay data/archive --speed 2 --no-wait          print the schedule
+  spanlite replay data/archive --speed 2 --no-wait          # print the schedule
   spanlite replay data/archive --last 1h --qps 500 --over thin --target kafka
   spanlite replay data/archive --target sim --host closed --out observed.parquet
   spanlite replay data/archive --target sim --aa --html fidelity.html

@@ -59,7 +59,9 @@ class WhatIfCommand:
             "--together", action="store_true", help="one question with all changes (not of load)"
         )
         parser.add_argument(
-            "--gpu", metavar="NAME", help=f"the GPU recorded, of {', '.join(KNOWN_GPUS)} (H200)"
+            "--gpu",
+            metavar="NAME",
+            help=f"the GPU recorded, of {', '.join(KNOWN_GPUS)} (default: H200)",
         )
         parser.add_argument("--json", action="store_true", help="the answers as one JSON object")
 

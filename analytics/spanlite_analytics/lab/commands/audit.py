@@ -41,7 +41,9 @@ class AuditCommand:
         parser.add_argument(
             "path", nargs="+", type=Path, help="a file, or a folder of Triton's cache"
         )
-        parser.add_argument("--arch", default=DEFAULT_ARCH, help="for .cu files (%(default)s)")
+        parser.add_argument(
+            "--arch", default=DEFAULT_ARCH, help="for .cu files (default: %(default)s)"
+        )
         parser.add_argument(
             "--flag",
             action="append",
@@ -52,7 +54,7 @@ class AuditCommand:
         parser.add_argument(
             "--block",
             metavar="X[xYxZ]",
-            help="threads of a block, where the kernel does not say (256)",
+            help="threads of a block, where the kernel does not say (default: 256)",
         )
         parser.add_argument(
             "--rule", action="append", metavar="NAME", choices=sorted(RULES), help="only this rule"

@@ -78,7 +78,9 @@ class PredictCommand:
             help="whose places are drawn at random; atomics count as stores",
         )
         work.add_argument("--loop", metavar="OFFSET", help="the loop that starts there: 0x1a0")
-        parser.add_argument("--arch", default=DEFAULT_ARCH, help="for .cu files (%(default)s)")
+        parser.add_argument(
+            "--arch", default=DEFAULT_ARCH, help="for .cu files (default: %(default)s)"
+        )
         parser.add_argument(
             "--flag", action="append", default=[], metavar="FLAG", help="a flag for nvcc"
         )

@@ -75,7 +75,9 @@ class PressureCommand:
         parser.add_argument(
             "--caps", metavar="N,N,...", help="register caps to compile with; none: only as it is"
         )
-        parser.add_argument("--arch", default=DEFAULT_ARCH, help="for .cu files (%(default)s)")
+        parser.add_argument(
+            "--arch", default=DEFAULT_ARCH, help="for .cu files (default: %(default)s)"
+        )
         parser.add_argument(
             "--flag", action="append", default=[], metavar="FLAG", help="a flag for nvcc"
         )

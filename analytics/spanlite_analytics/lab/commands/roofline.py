@@ -58,14 +58,16 @@ class RooflineCommand:
         parser.add_argument("--kernel", default="", metavar="TEXT", help="part of a kernel's name")
         parser.add_argument("--operator", metavar="NAME", help="one operator, without an archive")
         parser.add_argument("--sizes", default="", metavar="AxB,BxC", help="of its inputs")
-        parser.add_argument("--type", default="bf16", help="of its inputs (%(default)s)")
+        parser.add_argument("--type", default="bf16", help="of its inputs (default: %(default)s)")
         parser.add_argument("--us", type=float, metavar="T", help="its time in microseconds")
         parser.add_argument("--gpu", default="", metavar="NAME", help="such as H100")
         parser.add_argument(
             "--measured", action="store_true", help="ceilings as measured (H200), not the sheet's"
         )
         parser.add_argument("--tf32", action="store_true", help="FP32 products ran as TF32")
-        parser.add_argument("--limit", type=int, default=20, help="rows to print (%(default)s)")
+        parser.add_argument(
+            "--limit", type=int, default=20, help="rows to print (default: %(default)s)"
+        )
         parser.add_argument(
             "--plot", type=Path, metavar="FILE", help=".png, .svg or .html; needs the extra `lab`"
         )

@@ -62,7 +62,9 @@ class RoundingCommand:
         """Declare the flags."""
         parser.epilog = _HELP
         parser.add_argument("path", nargs="*", type=Path, help="a .cu, .ptx, .cubin or .so file")
-        parser.add_argument("--arch", default=DEFAULT_ARCH, help="for .cu files (%(default)s)")
+        parser.add_argument(
+            "--arch", default=DEFAULT_ARCH, help="for .cu files (default: %(default)s)"
+        )
         parser.add_argument(
             "--flag", action="append", default=[], metavar="FLAG", help="a flag for nvcc"
         )
@@ -70,15 +72,15 @@ class RoundingCommand:
             "--chain", metavar="IN,SUM,OUT", help=f"formats, of {', '.join(FORMATS)}"
         )
         parser.add_argument(
-            "--length", type=int, default=1024, help="terms of each sum (%(default)s)"
+            "--length", type=int, default=1024, help="terms of each sum (default: %(default)s)"
         )
         parser.add_argument(
             "--order",
             default="sequential",
-            help="sequential, pairwise, warp or split:K (%(default)s)",
+            help="sequential, pairwise, warp or split:K (default: %(default)s)",
         )
         parser.add_argument(
-            "--samples", type=int, default=32, help="sums to average over (%(default)s)"
+            "--samples", type=int, default=32, help="sums to average over (default: %(default)s)"
         )
         parser.add_argument(
             "--value", type=_number, action="append", help="show a number in each format"

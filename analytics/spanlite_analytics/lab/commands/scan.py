@@ -46,7 +46,10 @@ class ScanCommand:
         parser.epilog = _HELP
         parser.add_argument("file", type=Path, metavar="FILE.yaml", help="what to scan")
         parser.add_argument(
-            "--out", type=Path, metavar="DIR", help="folder for results (FILE-scan, or -theory)"
+            "--out",
+            type=Path,
+            metavar="DIR",
+            help="folder for results (default: FILE-scan, or -theory)",
         )
         parser.add_argument("--theory", action="store_true", help="compile alone; no GPU")
         parser.add_argument("--top", type=int, metavar="K", help="show so many (the file's)")
