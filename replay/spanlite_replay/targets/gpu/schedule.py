@@ -21,7 +21,7 @@ TOLERANCE_NS = 64
 #: A graph is cut where the device is idle for this long: the next one needs some time to start.
 CUT_GAP_NS = 60_000
 #: A graph has at least so many items where it can be cut, and never more than so many.
-FEWEST_ITEMS, MOST_ITEMS = 500, 20_000
+FEWEST_ITEMS, MOST_ITEMS = 100, 20_000
 #: A GPU starts about one node a microsecond, gates among them. Where more items than these start
 #: in this time, on all streams together, there are gates for longer waits alone.
 CROWD_NS, CROWD_ITEMS = 20_000, 8
@@ -29,7 +29,7 @@ PATIENCE_NS, CROWD_GAP_NS = 10_000, 450
 #: A kernel's end, as it is measured, is about this much after its last instruction.
 END_NS = 400
 #: A copy that waits behind a gate changes from the SMs to a copy engine: some 8 us each way.
-COPY_PATIENCE_NS = 0
+COPY_PATIENCE_NS = 20_000
 #: The first arrival is this far after the origin, so that its gate waits for it.
 HEAD_NS = 100_000
 
