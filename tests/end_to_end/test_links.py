@@ -26,7 +26,7 @@ def links() -> Iterator[Any]:
                 yield pytest.param(page, target, id=f"{page.name}-{target}")
 
 
-@pytest.mark.parametrize(("page", "target"), links())
+@pytest.mark.parametrize(("page", "target"), list(links()))
 def test_it_leads_somewhere(page: Path, target: str) -> None:
     name, _, anchor = target.partition("#")
     there = (page.parent / name) if name else page
