@@ -66,9 +66,9 @@ class _Segment:
     live: int = 0  # records not yet delivered
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, slots=True)
 class Entry:
-    """One record's place in the spool."""
+    """One record's place in the spool; one is kept for each that is unread."""
 
     segment: _Segment
     offset: int
