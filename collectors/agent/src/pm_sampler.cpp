@@ -134,6 +134,11 @@ class Sampler {
   bool Good(CUptiResult result, const char* what) {
     if (result == CUPTI_SUCCESS) return true;
     failed = what;
+    if (result == CUPTI_ERROR_HARDWARE_BUSY)
+      failed = "another profiler or sampler (ncu, spanlite counters, another collect) has the counters";
+    if (result == CUPTI_ERROR_INSUFFICIENT_PRIVILEGES)
+      failed = "no right to the counters: needs CAP_SYS_ADMIN, or the driver's option "
+               "NVreg_RestrictProfilingToAdminUsers=0";
     code = result;
     return false;
   }
