@@ -203,7 +203,7 @@ class Sampler {
   bool Begin(uint32_t device, uint64_t interval_ns) {
     SPANLITE_PARAMS(CUpti_PmSampling_Enable_Params, enable);
     enable.deviceIndex = device;
-    if (!Good(api_.Enable(&enable), "another sampler holds the device, or no right to sample"))
+    if (!Good(api_.Enable(&enable), "cuptiPmSamplingEnable"))
       return false;
     object_ = enable.pPmSamplingObject;
     SPANLITE_PARAMS(CUpti_PmSampling_SetConfig_Params, set);
