@@ -10,6 +10,10 @@ from contextlib import contextmanager
 
 import duckdb
 
+#: An interrupt that comes between two statements, or before one has begun, is forgotten by DuckDB:
+#: it is told again until the block has ended.
+_AGAIN_S = 0.05
+
 
 @contextmanager
 def interruptible(con: duckdb.DuckDBPyConnection) -> Iterator[None]:
@@ -30,10 +34,18 @@ def interruptible(con: duckdb.DuckDBPyConnection) -> Iterator[None]:
     seen = threading.Event()
 
     def watch() -> None:
-        while byte := ours.recv(1):
+        while True:
+            try:
+                byte = ours.recv(1)
+            except TimeoutError:
+                con.interrupt()
+                continue
+            if not byte:
+                return
             if byte[0] == signal.SIGINT:
                 seen.set()
                 con.interrupt()
+                ours.settimeout(_AGAIN_S)
 
     thread = threading.Thread(target=watch, name="interrupts", daemon=True)
     thread.start()

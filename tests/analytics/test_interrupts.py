@@ -34,6 +34,19 @@ def test_ctrl_c_ends_it(way: str) -> None:
     assert con.execute("SELECT 1").fetchall() == [(1,)]
 
 
+def test_an_interrupt_before_the_statement_is_told_again() -> None:
+    """DuckDB forgets one that comes while nothing runs; the second statement would take hours."""
+    con = duckdb.connect(config={"threads": 2})
+    before = signal.signal(signal.SIGINT, lambda *_: None)  # as where a library swallows it
+    try:
+        with pytest.raises(KeyboardInterrupt), interruptible(con):
+            os.kill(os.getpid(), signal.SIGINT)
+            con.execute(HOURS).fetchall()
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert con.execute("SELECT 1").fetchall() == [(1,)]
+
+
 def test_nothing_stays_behind() -> None:
     con = duckdb.connect()
     threads = threading.active_count()
