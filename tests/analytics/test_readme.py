@@ -30,7 +30,7 @@ def demo_archive(
     from spanlite_collectors.importers import import_file
 
     sink = make_sink(tmp_path_factory.mktemp("demo") / "archive")
-    for path in sorted((ROOT / "tests" / "recordings").glob("*.spans.zst")):
+    for path in sorted((ROOT / "tests" / "recordings").glob("decode_*.spans.zst")):
         import_file(path, sink)
     archive: Archive = sink.archive
     with_roll_ups(archive.root)
