@@ -170,9 +170,7 @@ class Counters {
 
   bool Break() {
     broken_ = true;
-    if (profiler_.code == CUPTI_ERROR_HARDWARE_BUSY)
-      profiler_.failed = "another profiler or sampler (ncu, collect --pm-sampling) has the counters";
-    return Say(profiler_.failed.c_str(), profiler_.code);
+    return Say(profiler_.failed(), profiler_.code());
   }
 
   bool Started() { return profiler_.Begin() || Break(); }

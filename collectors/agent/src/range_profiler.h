@@ -3,28 +3,17 @@
 #pragma once
 
 #include <cstdint>
-#include <string>
 #include <vector>
 
 #include <cuda.h>
-#include <cupti_profiler_host.h>
-#include <cupti_profiler_target.h>
 #include <cupti_range_profiler.h>
-#include <cupti_target.h>
+
+#include "counter_host.h"
 
 namespace spanlite {
 
 struct RangeApi {
-  decltype(&cuptiProfilerInitialize) Initialize = nullptr;
-  decltype(&cuptiDeviceGetChipName) ChipName = nullptr;
   decltype(&cuptiProfilerGetCounterAvailability) Availability = nullptr;
-  decltype(&cuptiProfilerHostInitialize) HostInitialize = nullptr;
-  decltype(&cuptiProfilerHostDeinitialize) HostDeinitialize = nullptr;
-  decltype(&cuptiProfilerHostConfigAddMetrics) AddMetrics = nullptr;
-  decltype(&cuptiProfilerHostGetConfigImageSize) ConfigSize = nullptr;
-  decltype(&cuptiProfilerHostGetConfigImage) ConfigImage = nullptr;
-  decltype(&cuptiProfilerHostGetNumOfPasses) Passes = nullptr;
-  decltype(&cuptiProfilerHostEvaluateToGpuValues) Evaluate = nullptr;
   decltype(&cuptiRangeProfilerEnable) Enable = nullptr;
   decltype(&cuptiRangeProfilerDisable) Disable = nullptr;
   decltype(&cuptiRangeProfilerSetConfig) SetConfig = nullptr;
@@ -46,15 +35,13 @@ class RangeProfiler {
   // Around one launch on the context's thread. End returns false where the counts did not come.
   bool Begin();
   bool End(std::vector<double>* values);
-  void Close();
 
   std::vector<const char*> metrics;
   size_t passes = 0;
-  std::string failed;
-  int code = 0;
+  const char* failed() const { return host_.failed.c_str(); }
+  int code() const { return host_.code; }
 
  private:
-  bool Good(CUptiResult result, const char* what);
   bool OpenHost(uint32_t device);
   bool NewHost();
   bool Add(const std::vector<const char*>& names);
@@ -62,11 +49,10 @@ class RangeProfiler {
   bool Enable();
   bool Evaluate(std::vector<double>* values);
 
+  CounterHost host_;
   RangeApi api_;
   CUcontext context_ = nullptr;
-  const char* chip_ = nullptr;
-  std::vector<uint8_t> availability_, config_, data_;
-  CUpti_Profiler_Host_Object* host_ = nullptr;
+  std::vector<uint8_t> config_, data_;
   CUpti_RangeProfiler_Object* object_ = nullptr;
 };
 
