@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import io
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from spanlite.bucket import bucket_of
 from spanlite.codec import Batch, BatchView, encode_batch
 from spanlite.schema import SPAN_SCHEMA
 from spanlite.v1 import spanlite_pb2 as pb
+from spanlite_replay import _native
 
 #: 2026-12-01T07:00:00Z
 HOUR = 1_796_108_400_000_000_000
@@ -145,3 +146,14 @@ def spanlite(capfd: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str,
         return code, captured.out, captured.err
 
     return run
+
+
+@pytest.fixture(params=["numpy", "compiled"], scope="module")
+def plan_loops(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Tests that use it run twice: with the loops in C++, and without."""
+    if request.param == "compiled" and not _native.is_there():
+        pytest.skip("no C++ compiler here")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_native, "WORTH_IT", 0)
+        patch.setenv(_native.VARIABLE, "1" if request.param == "compiled" else "0")
+        yield

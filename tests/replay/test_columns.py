@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
 
 import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from spanlite_replay import _native
 from spanlite_replay._columns import argsort, by_code, factorise, find, numbers
 
 WORDS = st.none() | st.sampled_from(["a", "b", "c"])
@@ -19,15 +17,7 @@ NUMBERS = st.none() | st.sampled_from([0, 1, 7, -5, 70_000, 2**40])
 ROWS = st.lists(st.tuples(WORDS, NUMBERS, NUMBERS, st.integers(1, 9)), max_size=25)
 
 
-@pytest.fixture(params=["numpy", "compiled"], scope="module", autouse=True)
-def loops(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Every test twice: with the loops in C++, and without."""
-    if request.param == "compiled" and not _native.is_there():
-        pytest.skip("no C++ compiler here")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_native, "WORTH_IT", 0)
-        patch.setenv(_native.VARIABLE, "1" if request.param == "compiled" else "0")
-        yield
+pytestmark = pytest.mark.usefixtures("plan_loops")
 
 
 def table_of(runs: list[tuple[object, object, object, int]], chunks: int) -> pa.Table:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from fractions import Fraction
 from itertools import pairwise
 from typing import Any
@@ -12,7 +12,6 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from spanlite_replay import _native
 from spanlite_replay.plan import Plan, PlanSettings, build_plan
 from spanlite_replay.recording import Recording, factorise
 from spanlite_replay.work import EdgeKind, Work
@@ -30,15 +29,7 @@ launches = st.lists(
 )
 
 
-@pytest.fixture(params=["numpy", "compiled"], scope="module", autouse=True)
-def loops(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Every test twice: with the loops in C++, and without."""
-    if request.param == "compiled" and not _native.is_there():
-        pytest.skip("no C++ compiler here")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_native, "WORTH_IT", 0)
-        patch.setenv(_native.VARIABLE, "1" if request.param == "compiled" else "0")
-        yield
+pytestmark = pytest.mark.usefixtures("plan_loops")
 
 
 def timeline(script: list[tuple[int, int, int, int]]) -> list[dict[str, Any]]:
