@@ -1,8 +1,9 @@
 // CUPTI in this process: loaded, attached, its activities on or off, detached.
 //
 // What killed processes on real hardware, and is therefore never done here: `cuptiFinalize` with
-// work in flight, or after an attach with work in flight, or after copies were recorded; turning graph trace on after a graph
-// was instantiated; switching single calls' records on or off while other threads make calls.
+// work in flight, or after an attach with work in flight, or after copies were recorded; turning
+// graph trace on after a graph was instantiated; switching single calls' records on or off while
+// other threads make calls.
 #pragma once
 
 #include <atomic>

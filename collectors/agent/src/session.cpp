@@ -151,8 +151,8 @@ bool Session::WantsWindow(uint64_t now_ns, Plan* plan) {
   return wanted;
 }
 
-// Switching activities on and off beside threads that launch has ended a process once in some 2,700
-// windows. So, unless asked for, no window opens by itself where it cannot be closed by a detach.
+// Beside threads that launch CUPTI would stay attached, which costs more than the budget. So, unless
+// asked for, no window opens by itself where it cannot be closed by a detach.
 bool Session::Allowed(const Plan& plan, uint32_t thread_id) {
   const auto detach = static_cast<Detach>(
       ring_->header()->control.detach.load(std::memory_order_relaxed));
