@@ -15,9 +15,10 @@ import errno
 import fcntl
 import os
 import struct
+from array import array
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 
@@ -64,11 +65,29 @@ class _Segment:
     path: Path
     size: int = 0
     live: int = 0  # records not yet delivered
+    #: Bytes of each record to read, below 0 of what `pop` is to skip. All that is kept of a
+    #: record in memory: a spool may grow for hours.
+    _lengths: array[int] = field(default_factory=lambda: array("q"))
+    _next: int = 0  # the first of them that is not read
+    _offset: int = 0  # and its place in the file
+
+    def add(self, size: int, *, unread: bool) -> None:
+        """What follows what was added before."""
+        self._lengths.append(size if unread else -size)
+
+    def take(self) -> Entry | None:
+        """The place of the next unread record."""
+        while self._next < len(self._lengths):
+            size, offset = self._lengths[self._next], self._offset
+            self._next, self._offset = self._next + 1, offset + abs(size)
+            if size > 0:
+                return Entry(self, offset, size)
+        return None
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Entry:
-    """One record's place in the spool; one is kept for each that is unread."""
+    """One record's place in the spool."""
 
     segment: _Segment
     offset: int
@@ -97,8 +116,10 @@ class Spool:
         self.torn_records = 0  # records that a crash or the disk has damaged
         self.torn_bytes = 0
         self._lock = _lock(folder)
-        self._unread: deque[Entry] = deque()
+        self._unread = 0
         self._segments: dict[Path, _Segment] = {}
+        # Those that may hold unread records, in order.
+        self._to_read: deque[_Segment] = deque()
         self._writer: int | None = None
         self._tail: _Segment | None = None
         self._dirty = False
@@ -116,7 +137,7 @@ class Spool:
     @property
     def unread(self) -> int:
         """Records not yet taken by `pop`."""
-        return len(self._unread)
+        return self._unread
 
     @property
     def live(self) -> int:
@@ -147,8 +168,8 @@ class Spool:
         entry = Entry(segment, segment.size, len(framed))
         segment.size += len(framed)
         segment.live += 1
-        if unread:
-            self._unread.append(entry)
+        segment.add(entry.size, unread=unread)
+        self._unread += unread
         return entry
 
     def sync(self) -> None:
@@ -159,8 +180,7 @@ class Spool:
 
     def pop(self) -> tuple[Entry, bytes] | None:
         """The oldest record not popped yet; damaged ones are counted and skipped."""
-        while self._unread:
-            entry = self._unread.popleft()
+        while (entry := self._take()) is not None:
             record = _read(entry)
             if record is not None:
                 return entry, record
@@ -182,6 +202,18 @@ class Spool:
         self._close_tail()
         os.close(self._lock)
 
+    def _take(self) -> Entry | None:
+        while self._to_read:
+            segment = self._to_read[0]
+            entry = segment.take()
+            if entry is not None:
+                self._unread -= 1
+                return entry
+            if segment is self._tail:  # more may follow in it
+                return None
+            self._to_read.popleft()
+        return None
+
     def _count_torn(self, size: int) -> None:
         self.torn_records += 1
         self.torn_bytes += size
@@ -189,15 +221,19 @@ class Spool:
     def _scan(self) -> None:
         for path in sorted(self.folder.glob(f"*{SUFFIX}")):
             segment = _Segment(path, path.stat().st_size)
-            self._segments[path] = segment
-            for offset, size, whole in _frames(path.read_bytes()):
-                if whole:
-                    segment.live += 1
-                    self._unread.append(Entry(segment, offset, size))
-                else:
+            self._add(segment)
+            for _, size, whole in _frames(path.read_bytes()):
+                segment.add(size, unread=whole)
+                segment.live += whole
+                if not whole:
                     self._count_torn(size)
+            self._unread += segment.live
             if segment.live == 0:
                 self._delete(segment)
+
+    def _add(self, segment: _Segment) -> None:
+        self._segments[segment.path] = segment
+        self._to_read.append(segment)
 
     def _open_tail(self) -> tuple[_Segment, int]:
         if self._tail is not None and self._tail.size >= self._segment_bytes:
@@ -209,7 +245,8 @@ class Spool:
                 self._writer = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
             except OSError as error:
                 raise _as_full(error, self.folder) from None
-            self._tail = self._segments[path] = _Segment(path)
+            self._tail = _Segment(path)
+            self._add(self._tail)
             _sync_folder(self.folder)
         return self._tail, self._writer
 

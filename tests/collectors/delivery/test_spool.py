@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import errno
+import gc
 import os
+import tracemalloc
 from collections import deque
 from pathlib import Path
 
@@ -189,6 +191,38 @@ def test_delivered_segments_go(folder: Path) -> None:
     assert drain(spool) == [b"\3", b"\4"]
     assert list(folder.glob("*.spool")) == []
     spool.close()
+
+
+def test_a_record_that_waits_takes_a_few_bytes_of_memory(folder: Path) -> None:
+    """While no broker answers the spool grows on disk, maybe for hours."""
+    count = 4000
+    spool = Spool(folder, segment_bytes=1 << 16)
+    spool.append(b"first")
+    tracemalloc.start()
+    for _ in range(count):
+        spool.append(b"a batch of some kind")
+    gc.collect()
+    kept, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert spool.unread == spool.live == count + 1
+    assert kept < 16 * count
+    assert drain(spool) == [b"first", *[b"a batch of some kind"] * count]
+    spool.close()
+
+
+def test_records_on_their_way_are_left_out_wherever_they_lie(folder: Path) -> None:
+    for segment_bytes in (1, 200, 1 << 20):
+        spool = Spool(folder / str(segment_bytes), segment_bytes=segment_bytes)
+        on_way = [spool.append(bytes([i]), unread=i % 3 != 1) for i in range(20)][1::3]
+        assert spool.unread == 13
+        assert drain(spool) == [bytes([i]) for i in range(20) if i % 3 != 1]
+        spool.append(b"later")
+        assert drain(spool) == [b"later"]
+        assert spool.live == len(on_way)
+        for entry in on_way:
+            spool.done(entry)
+        assert spool.size_bytes == 0
+        spool.close()
 
 
 def test_it_is_bounded(folder: Path) -> None:
