@@ -38,15 +38,16 @@ class Budget {
   // A whole step inside a window.
   void StepInside(uint64_t duration_ns);
   // A window closed; `fixed_ns` is what opening and closing took on the application's thread.
-  void WindowClosed(uint64_t now_ns, uint64_t fixed_ns);
+  // `asked`: by a person, so that it delays no other.
+  void WindowClosed(uint64_t now_ns, uint64_t fixed_ns, bool asked = false);
 
   // One that held no step, so that nobody knows what it cost: the next one comes once it was so small
   // a part of the time as windows may be of the steps.
   void TimedWindowClosed(uint64_t now_ns, uint64_t duration_ns);
 
-  // By the clock at least the spacing asked for; by step time as much as the last window must be
+  // By the clock at least the spacing asked for; by step time as much as the windows so far must be
   // spread over. Time in which the server idles earns no window.
-  bool Due(uint64_t now_ns) const { return now_ns >= next_ns_ && since_window_ns_ >= earned_ns_; }
+  bool Due(uint64_t now_ns) const { return now_ns >= next_ns_ && since_window_ns_ >= needed_ns_; }
   // Whether a window may open before it is due, as something happened: until such windows have
   // cost a second more than the budget had.
   bool MayOverdraw() const { return extra_ns_ - total_ns_ * allowed_ppm_ / 1e6 < kOverdraftNs; }
@@ -67,21 +68,23 @@ class Budget {
   static constexpr double kOverdraftNs = 1e9;
   static constexpr double kWorthOpening = 2;
   static constexpr uint32_t kMostSteps = 100;
-  // Where windows slow their steps by more than this, they hold half as large a share of the steps
-  // as the budget has of the time (at 1 % one in 200): else p99 would be that of steps in windows.
-  // For that windows become shorter where they would be rarer than each half minute of step time.
+  // Where windows slow their steps by more than this, few steps may lie in them: else p99 would be
+  // that of steps in windows. As a part of the budget's share of the time: half of it where they are
+  // up to a tenth slower (at 1 % one step in 200), a tenth where they take half as long again (one
+  // in 1,000). For that windows become shorter where they would be rarer than each half minute of
+  // step time.
   static constexpr double kFelt = 0.02;
-  static constexpr double kShareOfBudget = 0.5;
+  static constexpr double kMostOfBudget = 0.5;
+  static constexpr double kSlowerTimesShare = 0.05;
   static constexpr double kShortenAboveNs = 30e9;
   static constexpr double kMaxTimedSpacingNs = 60e9;
 
-  static bool Felt(double slower_ns, double expected_ns) {
-    return slower_ns > kFelt * expected_ns;
+  // A stretch of which these steps are a small enough part; `slower`: by what part of their time.
+  double SpreadNs(double expected_ns, double slower) const {
+    const double share = std::min(kMostOfBudget, kSlowerTimesShare / slower);
+    return expected_ns * 1e6 / (share * std::max(allowed_ppm_, 1u));
   }
-  // A stretch of which what is in windows is a small enough part.
-  double SpreadNs(double expected_ns) const {
-    return expected_ns * 1e6 / (kShareOfBudget * std::max(allowed_ppm_, 1u));
-  }
+  void Space(double cost, double expected, double slower, double fixed_ns, double step_ns);
   const RunningMean& Outside() const { return attached_.known() ? attached_ : detached_; }
 
   uint32_t allowed_ppm_;
@@ -93,7 +96,7 @@ class Budget {
   uint64_t window_inside_ns_ = 0;
   uint64_t window_steps_ = 0;
   double since_window_ns_ = 0;  // step time since the last window
-  double earned_ns_ = 0;        // how much of it the next window needs
+  double needed_ns_ = 0;        // how much of it the next window needs
   double extra_ns_ = 0;
   double total_ns_ = 0;
 };

@@ -198,12 +198,14 @@ void Session::StepEnds(uint32_t thread_id, uint32_t name, uint64_t start_ns, uin
   record.thread_id = thread_id;
   record.name = name;
   ring_->header()->state.steps.store(step_number_, std::memory_order_relaxed);
-  if (!off_) CountStep(thread_id, &record);
+  const bool last = !off_ && CountStep(&record);
+  // Before its window's: who reads that knows all of its steps.
   ring_->Write(record, RecordType::kStep);
+  if (last) End(thread_id);
 }
 
-// Counts the step inside or outside, and closes the window where it was the last one.
-void Session::CountStep(uint32_t thread_id, StepRecord* record) {
+// Counts the step inside or outside. Whether it is the last of its window.
+bool Session::CountStep(StepRecord* record) {
   const uint64_t duration_ns =
       record->end_ns > record->start_ns ? record->end_ns - record->start_ns : 0;
   const Control& control = ring_->header()->control;
@@ -212,17 +214,18 @@ void Session::CountStep(uint32_t thread_id, StepRecord* record) {
   last_duration_ns_ = duration_ns;
   if (!IsOpen() && record->start_ns < last_close_ns_) {
     record->window = last_window_;  // another thread's step closed it: this one was cut
-    return;
+    return false;
   }
   if (!IsOpen()) {
     if (slow) slo_broken_ = true;
-    return budget_.StepOutside(duration_ns, attachment_.attached());
+    budget_.StepOutside(duration_ns, attachment_.attached());
+    return false;
   }
   record->window = window_.window;
   record->covered = close_at_ns_ == 0 && record->start_ns >= window_.open_ns;
   if (!record->covered) {
     window_.partial = 1;
-    return;
+    return false;
   }
   // What is asked for all the time is no window's cost, and delays none after it; nor is what a
   // step over its SLO takes, for whose sake the window is there.
@@ -230,9 +233,14 @@ void Session::CountStep(uint32_t thread_id, StepRecord* record) {
     budget_.StepInside(duration_ns);
   ++window_.steps;
   ring_->header()->state.steps_covered.fetch_add(1, std::memory_order_relaxed);
-  if (!Full(last_step_ns_) && !Unwanted()) return;
+  return Full(last_step_ns_) || Unwanted();
+}
+
+// The window's last whole step has ended.
+void Session::End(uint32_t thread_id) {
   // Another thread's step may be under way at this moment; unless that can be held at its end,
   // nothing is detached.
+  const Control& control = ring_->header()->control;
   const bool may_hold = control.detach.load(std::memory_order_relaxed) ==
                         static_cast<uint32_t>(Detach::kWhenHeld);
   if (window_thread_ == 0 || thread_id == window_thread_ || may_hold) Finish(thread_id);
@@ -305,7 +313,9 @@ uint64_t Session::CostSince(uint64_t began_ns) const {
 }
 
 void Session::Settle() {
-  budget_.WindowClosed(SteadyNs(), plan_.reason == WindowReason::kContinuous ? 0 : fixed_ns_);
+  const bool continuous = plan_.reason == WindowReason::kContinuous;
+  budget_.WindowClosed(SteadyNs(), continuous ? 0 : fixed_ns_,
+                       continuous || plan_.reason == WindowReason::kDemand);
 }
 
 void Session::FinishSoon() {

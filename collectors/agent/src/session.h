@@ -68,7 +68,8 @@ class Session : public StepObserver {
   bool Full(uint64_t now_ns) const;
   bool Unwanted() const;
   bool IsOpen() const { return window_.window != 0; }
-  void CountStep(uint32_t thread_id, StepRecord* record);
+  bool CountStep(StepRecord* record);
+  void End(uint32_t thread_id);
   void SwitchOff(const std::string& reason);
 
   const Config& config_;

@@ -75,25 +75,50 @@ void ShortensWindowsThatCostTooMuch() {
   CHECK(!budget.Due(500'000'000));       // and never closer than asked
 }
 
-// Windows of short steps are longer, and few steps lie in windows where these slow them.
-void SpreadsWindowsOverSteps() {
-  for (const uint64_t step_ns : {500'000ull, 8'000'000ull}) {
-    const double slower = step_ns < 1'000'000 ? 1.45 : 1.04;
-    Budget budget(10'000, 0, 1'000'000'000);
-    uint64_t now = 1, steps = 0, inside = 0, longest = 0;
-    while (now < 600'000'000'000ull) {
-      for (int i = 0; i < 50; ++i, ++steps, now += step_ns) budget.StepOutside(step_ns, false);
-      if (!budget.Due(now)) continue;
-      longest = std::max<uint64_t>(longest, budget.WindowSteps());
-      for (uint32_t i = budget.WindowSteps(); i-- > 0; ++steps, ++inside)
-        budget.StepInside(static_cast<uint64_t>(static_cast<double>(step_ns) * slower));
-      now += 17'000'000;
-      budget.WindowClosed(now, 17'000'000);
-    }
-    CHECK(budget.CostPpm() < 10'000);
-    CHECK(inside * 195 < steps && inside * 320 > steps);
-    CHECK(longest == (step_ns < 1'000'000 ? 68 : 10));
+// Of so many steps one lies in a window, over ten minutes; `longest` is the longest window's steps.
+double StepsForOneInside(uint64_t step_ns, double slower, uint64_t* longest) {
+  Budget budget(10'000, 0, 1'000'000'000);
+  uint64_t now = 1, steps = 0, inside = 0;
+  *longest = 0;
+  while (now < 600'000'000'000ull) {
+    for (int i = 0; i < 50; ++i, ++steps, now += step_ns) budget.StepOutside(step_ns, false);
+    if (!budget.Due(now)) continue;
+    *longest = std::max<uint64_t>(*longest, budget.WindowSteps());
+    for (uint32_t i = budget.WindowSteps(); i-- > 0; ++steps, ++inside)
+      budget.StepInside(static_cast<uint64_t>(static_cast<double>(step_ns) * slower));
+    now += 17'000'000;
+    budget.WindowClosed(now, 17'000'000);
   }
+  CHECK(budget.CostPpm() < 10'000);
+  return static_cast<double>(steps) / static_cast<double>(inside);
+}
+
+// Windows of short steps are longer, and the fewer steps lie in windows the more these slow them.
+void SpreadsWindowsOverSteps() {
+  uint64_t longest;
+  const double slow = StepsForOneInside(500'000, 1.45, &longest);
+  CHECK(slow > 850 && slow < 1'300 && longest >= 20 && longest <= 68);
+  const double light = StepsForOneInside(8'000'000, 1.04, &longest);
+  CHECK(light > 195 && light < 320 && longest == 10);
+}
+
+// A window before its time leaves what was missing to the next; one that was asked for nothing.
+void KeepsWhatIsOwed() {
+  Budget budget(10'000, 10, 1);
+  for (int i = 0; i < 100; ++i) budget.StepOutside(10'000'000, false);
+  const auto spacing = [&budget] {
+    int steps = 0;
+    for (; !budget.Due(1'000'000'000'000); ++steps) budget.StepOutside(10'000'000, false);
+    return steps;
+  };
+  budget.WindowClosed(1, 20'000'000);  // 1.5 times 20 ms are 1 % of 300 steps
+  CHECK(spacing() == 300);
+  budget.WindowClosed(2, 20'000'000);
+  budget.WindowClosed(3, 20'000'000);
+  CHECK(spacing() == 600);
+  budget.WindowClosed(4, 20'000'000);
+  budget.WindowClosed(5, 500'000'000, true);
+  CHECK(spacing() == 300);
 }
 
 // Windows before their time, as each step is too slow, end once they have cost a second too much.
@@ -127,6 +152,7 @@ int main() {
   MeasuresWhatAttachingCosts();
   ShortensWindowsThatCostTooMuch();
   SpreadsWindowsOverSteps();
+  KeepsWhatIsOwed();
   OverdrawsOnlySoFar();
   PlacesRecordsByTime();
   std::puts("ok");
