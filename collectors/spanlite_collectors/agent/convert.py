@@ -15,7 +15,14 @@ from spanlite.schema import LAUNCH_COLUMNS
 
 from spanlite_collectors.agent.calls import call_name
 from spanlite_collectors.agent.layout import START_END, STRING_HEAD, RecordType
-from spanlite_collectors.agent.messages import STEP_NAME, Context, Message, Metric, Reader
+from spanlite_collectors.agent.messages import (
+    STEP_NAME,
+    Context,
+    Message,
+    Metric,
+    Reader,
+    message_head,
+)
 from spanlite_collectors.agent.names import demangled
 from spanlite_collectors.agent.ring import Records
 from spanlite_collectors.agent.rows import DEVICE, HOST, Rows, Texts, concat, empty, pick
@@ -76,6 +83,8 @@ class Converted:
     device: Rows
     windows: Records
     steps: Records
+    #: The text of each `name` in `steps`.
+    step_names: dict[int, str] = field(default_factory=dict)
     #: Requests that a step names, by the step's range id.
     links: dict[int, tuple[Context, ...]] = field(default_factory=dict)
 
@@ -108,6 +117,9 @@ class Converter:
             records.get(RecordType.WINDOW, np.empty(0, object)),
             records.get(RecordType.STEP, np.empty(0, object)),
         )
+        if len(out.steps):
+            names = np.unique(out.steps["name"]).tolist()
+            out.step_names = {name: message_head(self._strings.text(name)) for name in names}
         host = [self._ranges(records[RecordType.RANGE], out)] if RecordType.RANGE in records else []
         if RecordType.API in records:
             calls = self._calls(records[RecordType.API])

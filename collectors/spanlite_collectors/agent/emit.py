@@ -25,7 +25,7 @@ _SAME = (
 
 
 class Emitter:
-    """Writes spans of one process, a batch for each window."""
+    """Writes spans of one process, a batch for each window and each weight in it."""
 
     def __init__(
         self, sink: SpanSink, resource: Mapping[str, Any], texts: Texts, windows: Windows
@@ -42,10 +42,12 @@ class Emitter:
         trace: tuple[U64, U64],
         links: Mapping[int, LinkRow] | None = None,
         cut: npt.NDArray[np.bool_] | None = None,
+        step: U64 | None = None,
     ) -> None:
         """Write spans, shape (n,) each; `trace` is (low, high). Rows lie in writing order.
 
-        `cut`: rows in steps that a window's edge cut, beside those flagged so.
+        `cut`: rows in steps that a window's edge cut, beside those flagged so. `step`: the covered
+        step that each row lies in (its number and 1; 0: none).
         """
         if not len(rows):
             return
@@ -64,11 +66,19 @@ class Emitter:
         batch = span_batch(len(rows), columns)
         # What an edge cut stands for itself alone, and whole steps for those not seen.
         partial = rows["flags"] & np.uint32(SpanFlag.PARTIAL) != 0
-        groups = rows["window"].astype(np.int64) << 1 | (partial if cut is None else partial | cut)
+        edge = partial if cut is None else partial | cut
+        weights = np.full(len(rows), np.nan)
+        if step is not None and step.any():
+            weights = np.where(edge, np.nan, self._windows.weights(rows["window"], step))
+        distinct, code = np.unique(weights, return_inverse=True)
+        groups = (rows["window"].astype(np.int64) << 1 | edge) * len(distinct) + code.ravel()
         for group in np.unique(groups).tolist():
             mine = groups == group
             part = batch if mine.all() else batch.filter(pa.array(mine))
-            said = self._windows.attributes(group >> 1, cut=bool(group & 1))
+            window, weight = divmod(group, len(distinct))
+            said = self._windows.attributes(
+                window >> 1, cut=bool(window & 1), weight=float(distinct[weight])
+            )
             self._sink.write(part, {**self.resource, **said})
             self.written += part.num_rows
 

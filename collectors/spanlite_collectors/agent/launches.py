@@ -16,12 +16,12 @@ EARLY_NS = 1_000_000
 
 _COLUMNS = (
     "correlation", "start", "thread", "name", "window", "span_id", "low", "high", "path", "cut",
-    "used",
+    "step", "used",
 )  # fmt: skip
 
 
 class CallTable:
-    """Launching calls by correlation id and start, 67 bytes each, sorted. All columns have shape
+    """Launching calls by correlation id and start, 75 bytes each, sorted. All columns have shape
     (n,). CUPTI may count the ids anew in each window, so one may come several times."""
 
     def __init__(self) -> None:
@@ -36,6 +36,7 @@ class CallTable:
         self.name: npt.NDArray[np.int32] = np.empty(0, np.int32)
         self.window: npt.NDArray[np.uint32] = np.empty(0, np.uint32)
         self.cut: npt.NDArray[np.bool_] = np.empty(0, np.bool_)
+        self.step: U64 = none
         #: Whether a kernel or copy has come that this call started.
         self.used: npt.NDArray[np.bool_] = np.empty(0, np.bool_)
 
@@ -60,7 +61,7 @@ class CallTable:
                 name: new.rows[name]
                 for name in ("correlation", "start", "thread", "name", "window")
             },
-            **{name: getattr(new, name) for name in ("span_id", "low", "high", "path", "cut")},
+            **{n: getattr(new, n) for n in ("span_id", "low", "high", "path", "cut", "step")},
             "used": np.zeros(len(new.rows), np.bool_),
         }
         rising = not len(self) or fresh["correlation"][0] > self.correlation[-1]

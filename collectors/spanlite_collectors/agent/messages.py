@@ -85,6 +85,11 @@ class Reader:
         )
 
 
+def message_head(text: str) -> str:
+    """What a step's text says that is not of this one step alone: not whom it serves."""
+    return text.partition(";")[0]
+
+
 def _ours(text: str) -> Message:
     metric = _METRIC.fullmatch(text)
     if metric:

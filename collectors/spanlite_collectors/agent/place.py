@@ -67,14 +67,14 @@ class Placed:
     high: U64
     path: npt.NDArray[np.int32]
     cut: npt.NDArray[np.bool_]  # in a step that a window's edge cut
+    step: U64  # the covered step around it: its number and 1, 0 for none
 
     @classmethod
     def nothing(cls) -> Placed:
         """No rows."""
         none = np.empty(0, np.uint64)
-        return cls(
-            empty(0, HOST), none, none, none, none, np.empty(0, np.int32), np.empty(0, np.bool_)
-        )
+        path, cut = np.empty(0, np.int32), np.empty(0, np.bool_)
+        return cls(empty(0, HOST), none, none, none, none, path, cut, none)
 
     def take(self, chosen: Any) -> Placed:
         """Some of the rows."""
@@ -107,6 +107,7 @@ def place(
     new.rows, new.span_id = rows, np.where(own != 0, own, ids.spans(len(rows)))
     new.parent_id, new.low, new.high = (np.zeros(len(rows), np.uint64) for _ in range(3))
     new.path, new.cut = np.full(len(rows), -1, np.int32), np.zeros(len(rows), np.bool_)
+    new.step = np.zeros(len(rows), np.uint64)
     every = Placed.join([carry, new])
     parent = nest_in_threads(every.rows)
     is_scope = np.isin(every.rows["kind"], _SCOPES)
@@ -119,6 +120,7 @@ def place(
     at = np.maximum(scope, 0)
     partial = every.rows["flags"][at] & np.uint32(SpanFlag.PARTIAL) != 0
     every.cut[fresh] = ((scope >= 0) & partial)[fresh]
+    every.step[fresh] = np.where(scope >= 0, every.rows["step"][at], 0)[fresh]
     skip = len(carry.rows)
     return every.take(slice(skip, None)), {row - skip: to for row, to in found.items() if to}
 

@@ -92,10 +92,11 @@ class ProcessSpans:
         self._new_host.append(converted.host)
         if len(converted.device):
             self._device.append(converted.device)
-        if len(converted.windows):
-            self.windows.take(converted.windows)
         if len(converted.steps):
             self._steps.append(converted.steps)
+            self.windows.take_steps(converted.steps, converted.step_names)
+        if len(converted.windows):
+            self.windows.take(converted.windows)
         self._links |= converted.links
 
     def flush(self, now_ns: int, final: bool = False) -> None:
@@ -141,6 +142,7 @@ class ProcessSpans:
 
     def _cover(self, row: int, record: Any) -> None:
         covered = bool(record["covered"])
+        self._host["step"][row] = record["number"] + 1 if covered else 0
         if not covered:
             self._host["flags"][row] |= np.uint32(SpanFlag.PARTIAL)
         said = {"capture.covered": covered, "capture.window": int(record["window"])}
@@ -163,7 +165,7 @@ class ProcessSpans:
         self._calls.add(new)
         self._measure(new.rows, self.texts)
         self._emitter.write(
-            new.rows, new.span_id, new.parent_id, (new.low, new.high), links, new.cut
+            new.rows, new.span_id, new.parent_id, (new.low, new.high), links, new.cut, new.step
         )
         for number in new.rows["id"][new.rows["kind"] == SpanKind.STEP].tolist():
             self._links.pop(number, None)
@@ -221,7 +223,8 @@ class ProcessSpans:
         self._stages(rows, low, path)
         self._local_memory(rows)
         self._measure(rows, self.texts)
-        self._write_device(rows, parent, low, high)
+        step = np.where(found, table.step[at], np.uint64(0)) if len(table) else low * 0
+        self._write_device(rows, parent, low, high, step)
 
     def _ready_device(self, now_ns: int, everything: bool) -> Iterator[tuple[Rows, I64]]:
         """Rows whose call is known and whose window has closed, with the calls' places.
@@ -240,12 +243,13 @@ class ProcessSpans:
             if go.any():
                 yield pick(rows, go), call[go]
 
-    def _write_device(self, rows: Rows, parent: Any, low: Any, high: Any) -> None:
+    def _write_device(self, rows: Rows, parent: Any, low: Any, high: Any, step: Any) -> None:
         keys = [rows["stream"], rows["context"], rows["device"], _TRACK_GROUP[rows["kind"]]]
         several = [key for key in keys if (key != key[0]).any()]
         order = np.lexsort((rows["start"], *several))
         ids = self._ids.spans(len(rows))
-        self._emitter.write(pick(rows, order), ids, parent[order], (low[order], high[order]))
+        trace = low[order], high[order]
+        self._emitter.write(pick(rows, order), ids, parent[order], trace, step=step[order])
 
     def _stages(self, rows: Rows, low: Any, path: npt.NDArray[np.int64]) -> None:
         """Say of each kernel in which layer and stage it ran, and how that is known."""

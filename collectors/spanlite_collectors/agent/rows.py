@@ -33,6 +33,7 @@ HOST = np.dtype(
         ("trace_high", "u8"),
         ("parent_span", "u8"),
         ("own_span", "u8"),
+        ("step", "u8"),  # of a step that a window covers: its number and 1
     ],
     align=True,
 )

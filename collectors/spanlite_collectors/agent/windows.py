@@ -10,7 +10,10 @@ import numpy.typing as npt
 
 from spanlite_collectors.agent.layout import Level, WindowReason
 from spanlite_collectors.agent.ring import Records
+from spanlite_collectors.agent.strata import StepKinds
 from spanlite_collectors.sinks import CAPTURE_WEIGHT
+
+F64 = npt.NDArray[np.float64]
 
 #: Windows kept, a handful of numbers each. Spans come within seconds of their window.
 _KEPT = 256
@@ -25,20 +28,52 @@ class Windows:
     def __init__(self) -> None:
         self._windows: dict[int, Mapping[str, Any]] = {}
         self._times: dict[int, tuple[int, int]] = {}
+        self._kinds = StepKinds()
+        #: How many steps each covered one stands for, by its number, of each window.
+        self._weights: dict[int, Mapping[int, float]] = {}
         self.cost_ppm = 0
         #: Whether the agent records all the time now: no weight depends on a window's end then.
         self.continuous = False
+
+    def take_steps(self, records: Records, names: Mapping[int, str]) -> None:
+        """Steps that have ended, before `take` of the window that closed after them. `names`: the
+        text of each name in them."""
+        self._kinds.take(records, names)
 
     def take(self, records: Records) -> None:
         """Windows that have closed."""
         for record in records:
             number = int(record["window"])
             self._windows[number] = _describe(record)
+            self._weights[number] = self._weigh(number, record)
             self._times[number] = int(record["open_ns"]), int(record["close_ns"])
             self.cost_ppm = int(record["cost_ppm"])
         while len(self._windows) > _KEPT:
             oldest = next(iter(self._windows))
-            del self._windows[oldest], self._times[oldest]
+            del self._windows[oldest], self._times[oldest], self._weights[oldest]
+
+    def _weigh(self, number: int, record: Any) -> Mapping[int, float]:
+        close_ns = int(record["close_ns"])
+        seen, steps = int(record["steps_since_last"]), int(record["steps"])
+        if record["reason"] == WindowReason.CONTINUOUS:
+            self._kinds.skip(close_ns, seen)
+            return {}
+        return self._kinds.close(number, close_ns, steps, seen)
+
+    def weights(self, windows: npt.NDArray[np.uint32], steps: npt.NDArray[np.uint64]) -> F64:
+        """What spans stand for, shape (n,), by their window and step (its number and 1; 0: none).
+
+        NaN where all that is known is what their window says.
+        """
+        out = np.full(len(steps), np.nan)
+        for window in np.unique(windows[steps != 0]).tolist():
+            weights = self._weights.get(window)
+            if weights:
+                at = np.flatnonzero((windows == window) & (steps != 0))
+                distinct, inverse = np.unique(steps[at], return_inverse=True)
+                found = [weights.get(step - 1, np.nan) for step in distinct.tolist()]
+                out[at] = np.array(found)[inverse.ravel()]
+        return out
 
     def known(self, windows: npt.NDArray[np.uint32]) -> npt.NDArray[np.bool_]:
         """Of which windows all is known: closed ones, 0 (none), one that is continuous.
@@ -72,13 +107,20 @@ class Windows:
         gap_ns = self._times[number + 1][0] - self._times[number][1]
         return _flows(self._windows[number + 1]) and gap_ns < GAP_NS
 
-    def attributes(self, window: int, *, cut: bool = False) -> Mapping[str, Any]:
-        """Resource attributes of the spans of a window; `cut`: of steps that its edge cut."""
+    def attributes(
+        self, window: int, *, cut: bool = False, weight: float = np.nan
+    ) -> Mapping[str, Any]:
+        """Resource attributes of the spans of a window; `cut`: of steps that its edge cut.
+
+        `weight`: what the spans stand for, where that is known better than of the window.
+        """
         if not window:
             return {}
         open_one = {"spanlite.capture.window": window} | (_CONTINUOUS if self.continuous else {})
         said = self._windows.get(window, open_one)
-        return {k: v for k, v in said.items() if k != CAPTURE_WEIGHT} if cut else said
+        if cut:
+            return {k: v for k, v in said.items() if k != CAPTURE_WEIGHT}
+        return said if np.isnan(weight) else {**said, CAPTURE_WEIGHT: weight}
 
 
 def _flows(said: Mapping[str, Any]) -> bool:
@@ -86,7 +128,8 @@ def _flows(said: Mapping[str, Any]) -> bool:
 
 
 def _describe(record: Any) -> dict[str, Any]:
-    """`weight` is steps seen over steps covered: how many steps each one here stands for.
+    """`weight` is steps seen over steps covered: how many steps each one here stands for, where
+    kinds of steps are not told apart.
 
     Of a continuous stretch each stands for itself, those too that went out before it closed.
     """
