@@ -191,7 +191,7 @@ class StepKinds:
         for name, part in mine.by_name():
             weights |= self._weigh(self._names[name], part)
         scale = len(mine.records) / steps
-        return {number: round(weight * scale, 6) for number, weight in weights.items()}
+        return {number: round(max(1.0, weight * scale), 6) for number, weight in weights.items()}
 
     def skip(self, close_ns: int, seen: int) -> None:
         """A window has closed all steps of which stand for themselves."""
