@@ -11,7 +11,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -102,20 +102,28 @@ class FakePmDevice:
 
 
 class CuptiPmDevice:
-    """A GPU through CUPTI. Raises ServiceError where it cannot be sampled, and says why."""
+    """A GPU through CUPTI. Raises ServiceError where it cannot be sampled, and says why.
+
+    `metrics`: CUPTI's names of what is sampled, all of them in one pass.
+    """
 
     def __init__(
-        self, index: int = 0, uuid: str = "", cupti: str = "", interval_ns: int = INTERVAL_NS
+        self,
+        index: int = 0,
+        uuid: str = "",
+        cupti: str = "",
+        interval_ns: int = INTERVAL_NS,
+        metrics: Collection[str] = METRICS.values(),
     ) -> None:
         self.uuid = uuid
         self._library = _library()
         self._times = np.zeros((MAX_SAMPLES, 2), np.uint64)
-        self._values = np.zeros((MAX_SAMPLES, len(METRICS)), np.float64)
+        self._values = np.zeros((MAX_SAMPLES, len(metrics)), np.float64)
         # CUPTI keeps the texts' addresses.
-        self._names = (ctypes.c_char_p * len(METRICS))(*[m.encode() for m in METRICS.values()])
+        self._names = (ctypes.c_char_p * len(metrics))(*[m.encode() for m in metrics])
         error = ctypes.create_string_buffer(256)
         self._handle = self._library.spanlite_pm_open(
-            cupti.encode(), index, self._names, len(METRICS), interval_ns, MAX_SAMPLES,
+            cupti.encode(), index, self._names, len(metrics), interval_ns, MAX_SAMPLES,
             error, len(error),
         )  # fmt: skip
         if not self._handle:
