@@ -89,7 +89,7 @@ def judge(child: Child, word: str, more: list[str]) -> None:
             answer = child.run(case)
             time.sleep(0.01)
             samples = device.read()
-            values = inside(samples, answer) if "truth" in answer else ()
+            values: Any = inside(samples, answer) if "truth" in answer else ()
             if not len(values):
                 emit(f"agent.pm_failed.{case}", 1, "cases", 0, metrics=word,
                      error=answer.get("failed", "no sample"))  # fmt: skip
