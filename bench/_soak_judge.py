@@ -56,8 +56,8 @@ class Findings:
     windows: dict[int, Window] = field(default_factory=dict)
     #: Of parts of steps: trace, kernels and copies.
     kernels: list[tuple[U64, npt.NDArray[np.int64]]] = field(default_factory=list)
-    #: Of steps: trace, start, number, covered, has figures of counters.
-    steps: list[tuple[int, int, int, bool, bool]] = field(default_factory=list)
+    #: Of steps: trace, start, number, the window that covers it or 0, has figures of counters.
+    steps: list[tuple[int, int, int, int, bool]] = field(default_factory=list)
     pm: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
     #: GPU activity during steps that only waited.
     idle_active: list[float] = field(default_factory=list)
@@ -162,12 +162,12 @@ class Findings:
                     self.pm[name].append(said[name])
             if figures and duration[row] >= IDLE_STEP_NS:
                 self.idle_active.append(said["gpu.active_pct"])
-            covered = bool(said.get("capture.covered"))
+            covered = int(said["capture.window"]) if said.get("capture.covered") else 0
             self.steps.append(
                 (int(low[row]), int(start[row]), int(said.get("step", -1)), covered, figures)
             )
             if covered:
-                window = self.windows.setdefault(int(said["capture.window"]), Window())
+                window = self.windows.setdefault(covered, Window())
                 window.first_step_ns = min(window.first_step_ns, int(start[row]))
 
 

@@ -242,11 +242,23 @@ class Report:
         unaccounted = max(0, missing - sum(self.found.dropped.values()))
         self.say("unaccounted_records", unaccounted, "records", 0, lacking=missing,
                  whole_steps=covered,
-                 steps_that_lack=short,
+                 steps_that_lack=short, examples=self._lacking()[:4],
                  kernels_a_step={KINDS[k]: n for k, n in sorted(per_step.items())})  # fmt: skip
         numbers = {number for _, _, number, _, _ in self.found.steps}
         lost = len(self.run.start) - len(numbers & set(range(len(self.run.start))))
         self.say("soak_steps_lost", lost, "steps", 0, windows=len(self.found.windows))
+
+    def _lacking(self) -> list[str]:
+        """Covered steps with fewer kernels than others of their kind."""
+        kernels, per_step = judging.kernels_by_step(self.found), self.per_step()
+        lacking = []
+        for trace, _, number, window, _ in sorted(self.found.steps, key=lambda step: step[1]):
+            kind = int(self.run.kind[number]) if 0 <= number < len(self.run.kind) else -1
+            if window and kernels.get(trace, 0) < per_step.get(kind, 0):
+                reason = self.found.windows[window].reason
+                told = f"{kernels.get(trace, 0)} of {per_step[kind]} kernels"
+                lacking.append(f"step {number}, window {window} ({reason}): {told}")
+        return lacking
 
     def coverage(self) -> None:
         """How many steps the windows covered, of those that ran at that level."""
