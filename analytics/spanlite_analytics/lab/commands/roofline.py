@@ -238,7 +238,9 @@ def _print(
     if left.get("without_sizes"):
         print(
             f"{left['without_sizes']:,} of {left['kernels_seen']:,} kernels, "
-            f"{left['without_sizes_share']:.0%} of the time, have neither sizes nor counters"
+            f"{left['without_sizes_share']:.0%} of the time, have neither sizes nor counters: "
+            "record shapes (torch.profiler with record_shapes=True), or give a FILE of "
+            "`spanlite counters` or ncu"
         )
     kind = "measured: " if gpu.measured else ""
     print(f"ceilings of the {gpu.name} ({kind}{gpu.source})")
