@@ -54,7 +54,8 @@ void Budget::Space(double cost, double expected, double slower, double fixed_ns,
   } else if (wanted < kMaxSpacingNs / 4 && spread < kShortenAboveNs / 2) {
     steps_ = std::min(most, steps_ * 2);
   }
-  needed_ns_ = std::min(needed_ns_ + std::max(wanted, spread), kMaxSpacingNs);
+  spacing_ns_ = std::min(std::max(wanted, spread), kMaxSpacingNs);
+  needed_ns_ = std::min(needed_ns_ + spacing_ns_, kMaxSpacingNs);
 }
 
 void Budget::TimedWindowClosed(uint64_t now_ns, uint64_t duration_ns) {

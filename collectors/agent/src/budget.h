@@ -57,6 +57,9 @@ class Budget {
   uint32_t WindowSteps() const { return steps_; }
   // Measured: extra time of windows, over all step time, in parts per million.
   uint64_t CostPpm() const;
+  // That extra time, and the step time that the last window which was not asked for is spread over.
+  uint64_t CostNs() const { return static_cast<uint64_t>(extra_ns_); }
+  uint64_t SpacingNs() const { return static_cast<uint64_t>(spacing_ns_); }
   // Steps with CUPTI attached and idle, against steps without it; 0 until both are known.
   uint64_t AttachedCostPpm() const;
 
@@ -97,6 +100,7 @@ class Budget {
   uint64_t window_steps_ = 0;
   double since_window_ns_ = 0;  // step time since the last window
   double needed_ns_ = 0;        // how much of it the next window needs
+  double spacing_ns_ = 0;       // and what the last one added to that
   double extra_ns_ = 0;
   double total_ns_ = 0;
 };

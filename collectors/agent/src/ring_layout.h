@@ -68,6 +68,9 @@ struct State {
   std::atomic<uint64_t> detaches;
   std::atomic<uint32_t> hw_trace;     // HwTrace
   std::atomic<uint32_t> graph_trace;  // 1: one record a graph launch, no nodes, all the time
+  std::atomic<uint64_t> window_cost_ns;     // what the budget believes that all windows cost
+  std::atomic<uint32_t> window_spacing_ms;  // step time that it spreads the last one over
+  std::atomic<uint32_t> window_steps;       // how many the next one by schedule may hold
 };
 
 // Whether the GPU's own time stamping (HES) is in use.

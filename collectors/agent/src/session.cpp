@@ -316,6 +316,11 @@ void Session::Settle() {
   const bool continuous = plan_.reason == WindowReason::kContinuous;
   budget_.WindowClosed(SteadyNs(), continuous ? 0 : fixed_ns_,
                        continuous || plan_.reason == WindowReason::kDemand);
+  State& state = ring_->header()->state;
+  state.window_spacing_ms.store(static_cast<uint32_t>(budget_.SpacingNs() / 1'000'000),
+                                std::memory_order_relaxed);
+  state.window_steps.store(budget_.WindowSteps(), std::memory_order_relaxed);
+  state.window_cost_ns.store(budget_.CostNs(), std::memory_order_release);
 }
 
 void Session::FinishSoon() {

@@ -68,6 +68,7 @@ void ShortensWindowsThatCostTooMuch() {
   for (int i = 0; i < 16; ++i) budget.StepInside(2'000'000);
   budget.WindowClosed(1, 1'000'000);
   CHECK(budget.WindowSteps() == 8);
+  CHECK(budget.CostNs() == 17'000'000 && budget.SpacingNs() == 600'000'000'000);
   for (int i = 0; i < 599; ++i) budget.StepOutside(1'000'000'000, true);
   CHECK(!budget.Due(2'000'000'000'000));  // idling earns nothing
   budget.StepOutside(2'000'000'000, true);

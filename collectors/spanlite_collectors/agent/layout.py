@@ -149,6 +149,8 @@ STATE = np.dtype(
         ("reason", "S128"),
         *_fields("attached_cost_ppm detaches", "u8"),
         *_fields("hw_trace graph_trace", "u4"),
+        ("window_cost_ns", "u8"),
+        *_fields("window_spacing_ms window_steps", "u4"),
     ],
     align=True,
 )
