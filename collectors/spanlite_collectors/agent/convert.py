@@ -46,8 +46,9 @@ _OVERHEADS = {
 _EXTERNALS = ("", "unknown", "openacc", "custom0", "custom1", "custom2")
 #: NVTX payload types -> how to read the eight bytes.
 _PAYLOADS = {1: "<u8", 2: "<i8", 3: "<f8", 4: "<u4", 5: "<i4", 6: "<f4"}
-#: Samples of metrics whose range has not ended yet.
-_MAX_OPEN_SAMPLES = 1 << 16
+#: Ranges whose metrics have come and that have not ended yet, the newest of them. That of some
+#: never comes: the ring was full.
+_MAX_OPEN_SAMPLES = 1 << 14
 
 
 class StringTable:
@@ -279,10 +280,12 @@ class Converter:
                 continue
             self._sampled(Sample(metric, float(value)))
             parent = int(record["parent_id"])
-            if parent and len(self._samples) < _MAX_OPEN_SAMPLES:
+            if parent:
                 values = self._samples.setdefault(parent, {})
                 before = values.get(metric.key, 0.0) if metric.kind == "counter" else 0.0
                 values[metric.key] = before + float(value)
+        while len(self._samples) > _MAX_OPEN_SAMPLES:
+            del self._samples[next(iter(self._samples))]
 
     def _add_values(self, rows: Rows, records: Records) -> None:
         """Payloads and samples of custom metrics become attributes of their ranges."""

@@ -23,6 +23,8 @@ Keys = npt.NDArray[np.uint64]
 #: Fewer kernels say too little: they occur everywhere.
 _MIN_KERNELS = 4
 _MAX_EAGER = 32
+#: Those used last: a server that captures anew all the time must not fill the daemon.
+_MAX_GRAPHS = 1024
 #: Above this an inexact match would take seconds.
 _MAX_INEXACT = 3000
 #: The part of a graph that must match for an inexact match to count.
@@ -84,7 +86,9 @@ class GraphStages:
 
     def match(self, graph: int, nodes: npt.NDArray[np.uint64], keys: Keys) -> None:
         """One replay of a graph, whole or in part: node ids and keys, shape (n,) each."""
-        known = self._graphs.get(graph)
+        known = self._graphs.pop(graph, None)
+        if known:
+            self._graphs[graph] = known  # the last one used
         if known and len(known.nodes) >= len(nodes) and known.learned == self._learned:
             return
         if known and len(known.nodes) >= len(nodes) and None not in known.stages:
@@ -94,6 +98,8 @@ class GraphStages:
         if known and sum(s is not None for s in stages) < sum(s is not None for s in known.stages):
             stages = known.stages if len(known.nodes) == len(nodes) else stages
         self._graphs[graph] = _Graph(nodes[order], stages, self._learned)
+        if len(self._graphs) > _MAX_GRAPHS:
+            del self._graphs[next(iter(self._graphs))]
 
     def stages_of(self, graph: int, nodes: npt.NDArray[np.uint64]) -> list[str | None]:
         """The ranges of each node, such as `layer_3/attention`; None where nobody knows."""

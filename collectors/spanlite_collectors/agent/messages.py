@@ -76,7 +76,7 @@ class Reader:
             return _ours(text)
         split = split_name(text)
         attributes = {"nvtx.domain": domain, "sizes": split.sizes}
-        if len(self._options._known) > 1 << 14:
+        if len(self._options._known) > 1 << 12:
             self._options = ImportOptions()
         return Message(
             self._options.kind_of_range(split.name),

@@ -21,7 +21,7 @@ def _library() -> tuple[Any, Any] | None:
     return demangle, free
 
 
-@lru_cache(1 << 14)
+@lru_cache(1 << 12)
 def demangled(name: str) -> str:
     """`void f<float>(int)` for `_Z1fIfEvi`; any other text as it is."""
     found = _library() if name.startswith("_Z") else None

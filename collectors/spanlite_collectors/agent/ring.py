@@ -28,9 +28,10 @@ from spanlite_collectors.agent.layout import (
 )
 
 LIBRARY_VARIABLE = "SPANLITE_RING_LIBRARY"
-#: Room for one drain of kernels (1.5 million a second at a drain each 200 ms fit).
-_LARGE_BYTES = 32 << 20
-_SMALL_BYTES = 4 << 20
+#: Room for one drain: some 30,000 kernels. More of them follow at once where more is there, so
+#: what a daemon that was late once has touched stays small.
+_LARGE_BYTES = 4 << 20
+_SMALL_BYTES = 1 << 20
 _LARGE = (RecordType.KERNEL, RecordType.API, RecordType.RANGE)
 
 _EIGHT = np.dtype([("n", "u8", (8,))])

@@ -96,8 +96,8 @@ def _whole(rows: Rows) -> Rows:
 class Texts:
     """Each distinct text once; rows hold its number. Forgets what no row uses any more."""
 
-    def __init__(self, keep: int = 1 << 16) -> None:
-        self._keep = keep
+    def __init__(self, keep: int = 1 << 14) -> None:
+        self._least = self._keep = keep
         self._codes: dict[str, int] = {}
         self._texts: list[str] = []
 
@@ -124,12 +124,14 @@ class Texts:
     def renumber(self, columns: Iterable[npt.NDArray[np.int32]]) -> None:
         """Forget all texts but those in the columns, and rewrite those in place."""
         columns = list(columns)
-        used = np.unique(np.concatenate([np.zeros(0, np.int32), *columns]))
-        used = used[used >= 0]
-        moved = np.full(len(self._texts) + 1, -1, np.int32)  # the last is what -1 picks
+        in_use = np.zeros(len(self._texts) + 1, np.bool_)  # the last is what -1 picks
+        for column in columns:
+            in_use[column] = True
+        used = np.flatnonzero(in_use[:-1])
+        moved = np.full(len(self._texts) + 1, -1, np.int32)
         moved[used] = np.arange(len(used))
         self._texts = [self._texts[old] for old in used.tolist()]
         self._codes = {text: code for code, text in enumerate(self._texts)}
         for column in columns:
             column[:] = moved[column]
-        self._keep = max(self._keep, 2 * len(used))
+        self._keep = max(self._least, 2 * len(used))

@@ -88,7 +88,7 @@ def test_nothing_waits_for_ever(tmp_path, recording):
 def test_forgotten_texts_do_not_mix_up_names(tmp_path, recording):
     records = recording("eager_s1")
     plain, tight = Process(tmp_path / "plain"), Process(tmp_path / "tight")
-    tight.spans.texts._keep = 8
+    tight.spans.texts._least = tight.spans.texts._keep = 8
     for process in (plain, tight):
         for first in range(0, len(records), 500):
             write_recording(process.writer, records[first : first + 500])
