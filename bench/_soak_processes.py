@@ -11,8 +11,10 @@ import time
 import urllib.request
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 ROOT = Path(__file__).parents[1]
 LIBRARY = ROOT / "collectors" / "spanlite_collectors" / "lib" / "libspanlite_agent.so"
@@ -21,6 +23,10 @@ STAND_IN = ROOT / "collectors" / "agent" / "build" / "tests"
 NO_BROKER = "127.0.0.1:9"
 #: At `continuous` the process makes more than one daemon reads, for some seconds.
 RING_BYTES = 512 << 20
+#: What glibc's arenas are aligned to.
+ARENA_BYTES = 64 << 20
+#: Mappings are looked at so seldom.
+CLOSER_S = 20
 SPANLITE = [sys.executable, "-m", "spanlite.cli"]
 
 
@@ -33,6 +39,8 @@ class Process:
     resident_kib: list[int] = field(default_factory=list)
     anonymous_kib: list[int] = field(default_factory=list)
     cpu_s: list[float] = field(default_factory=list)
+    #: When, and the KiB of anonymous memory of each mapping then.
+    mappings: list[tuple[float, dict[str, int]]] = field(default_factory=list)
 
     def look(self, now: float) -> None:
         """Read /proc, where it still lives."""
@@ -49,13 +57,66 @@ class Process:
         self.anonymous_kib.append(anonymous)
         self.cpu_s.append((int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK"))
 
+    def look_closer(self, now: float) -> None:
+        """What its memory is: a few ms, so seldom."""
+        found: dict[str, int] = {}
+        name = ""
+        try:
+            lines = Path(f"/proc/{self.pid}/smaps").read_text().splitlines()
+        except OSError:
+            return
+        for line in lines:
+            word, _, rest = line.partition(" ")
+            if not word.endswith(":"):
+                name = _mapping(word, rest)
+            elif word == "Anonymous:" and (kib := int(rest.split()[0])):
+                found[name] = found.get(name, 0) + kib
+        self.mappings.append((now, found))
+
     def slope(self, values: list[int], settled_s: float) -> float:
         """MiB a minute, by regression; NaN where there is too little."""
-        at = np.array(self.seconds)
-        late = at >= settled_s
-        if late.sum() < 5:
-            return float("nan")
-        return float(np.polyfit(at[late], np.array(values)[late], 1)[0] * 60 / 1024)
+        return slope(np.array(self.seconds), np.array(values), settled_s)
+
+    def kinds(self, settled_s: float) -> dict[str, float]:
+        """MiB a minute of each kind of mapping."""
+        at = np.array([now for now, _ in self.mappings])
+        words = sorted({name.split()[0] for _, found in self.mappings for name in found})
+        out = {}
+        for word in words:
+            kib = [sum(n for name, n in found.items() if name.split()[0] == word)
+                   for _, found in self.mappings]  # fmt: skip
+            out[word] = round(slope(at, np.array(kib), settled_s), 3)
+        return {word: each for word, each in out.items() if each == each}
+
+    def grown(self, settled_s: float) -> list[str]:
+        """The mappings that grew most."""
+        late = [found for now, found in self.mappings if now >= settled_s]
+        if len(late) < 2:
+            return []
+        more = {name: n - late[0].get(name, 0) for name, n in late[-1].items()}
+        most = sorted(more, key=lambda name: -more[name])[:4]
+        return [f"{name}: {more[name] / 1024:+.1f} MiB" for name in most if more[name] > 100]
+
+
+def slope(at: npt.NDArray[Any], kib: npt.NDArray[Any], settled_s: float) -> float:
+    """MiB a minute of KiB at seconds, by regression; NaN where there is too little."""
+    late = at >= settled_s
+    if late.sum() < 5:
+        return float("nan")
+    return float(np.polyfit(at[late], kib[late], 1)[0] * 60 / 1024)
+
+
+def _mapping(addresses: str, rest: str) -> str:
+    """Kind and place of a mapping by its line in smaps."""
+    begin, end = (int(part, 16) for part in addresses.split("-"))
+    path = rest.split(maxsplit=4)[4:] or [""]
+    if path[0].startswith("["):
+        return path[0].strip("[] ")
+    if path[0]:
+        return f"file {path[0].rpartition('/')[2]}"
+    # Of threads: as glibc makes them. All else is large, or has an allocator of its own.
+    arena = begin % ARENA_BYTES == 0 and end - begin <= ARENA_BYTES
+    return f"{'arena' if arena else 'mapped'} {begin:x}"
 
 
 class Watch(threading.Thread):
@@ -75,6 +136,8 @@ class Watch(threading.Thread):
         while not self._done.wait(max(0.0, self.began + second - time.monotonic())):
             for process in self._processes:
                 process.look(time.monotonic() - self.began)
+                if second % CLOSER_S == 0:
+                    process.look_closer(time.monotonic() - self.began)
             if second % 5 == 0:
                 self.read_page()
             second += 1

@@ -16,7 +16,7 @@ import numpy as np
 from bench import _soak_judge as judging
 from bench._agent_costs import interval
 from bench._report import emit
-from bench._soak_processes import Process, Watch
+from bench._soak_processes import Process, Watch, slope
 from bench._soak_worker import KINDS, SHORT
 
 #: Memory is judged after so many seconds: rings are touched and pools are full by then.
@@ -175,7 +175,9 @@ class Report:
             slope = process.slope(process.anonymous_kib, settled)
             self.say(f"soak_memory_slope_mib_per_min.{word}", slope, "MiB/min",
                      1.0 if self.run.seconds > 200 else None,
-                     resident=round(process.slope(process.resident_kib, settled), 3))  # fmt: skip
+                     resident=round(process.slope(process.resident_kib, settled), 3),
+                     least_of_rounds=self._rounds_slope(process, settled),
+                     kinds=process.kinds(settled), grown=process.grown(settled))  # fmt: skip
         daemon = self.run.watched[1]
         offset = time.time_ns() / 1e9 - (time.monotonic() - self.run.watch.began)
         at = self.run.level_at(((np.array(daemon.seconds) + offset) * 1e9).astype(np.int64))
@@ -185,6 +187,17 @@ class Report:
             pick = np.isin(at[1:], mine) & np.isin(at[:-1], mine)
             if pick.any():
                 self.say(f"soak_daemon_cores.{level}", float(used[pick].mean()), "cores")
+
+    def _rounds_slope(self, process: Process, settled: float) -> float | None:
+        """Of the least memory of each round: levels differ in what they need for a while."""
+        offset = time.time_ns() - int((time.monotonic() - self.run.watch.began) * 1e9)
+        begins = [self.run.levels[n][1] - offset for n in self.run.stretches("windows")]
+        at, kib = np.array(process.seconds), np.array(process.anonymous_kib)
+        turn = np.searchsorted(np.array(begins) / 1e9, at)
+        rounds = [np.flatnonzero(turn == n) for n in range(1, len(begins))]
+        least = [places[np.argmin(kib[places])] for places in rounds if len(places)]
+        found = slope(at[least], kib[least], settled)
+        return round(found, 3) if found == found else None
 
     def ledger(self) -> None:
         """Records in, spans out, drops by reason, at each hop."""

@@ -37,23 +37,25 @@ DRAIN_S = 30
 OTHERS = 0.15
 #: In one of so many rounds things happen: what somebody asks for is no part of the budget.
 STIR_EVERY = 4
+#: Nothing is asked of a server that ends within this: the command itself takes a while.
+LAST_S = 4.0
 #: Seconds at each level in a round.
 Turns: TypeAlias = dict[str, float]
 
 
 def drive(
-    folder: Path, server: subprocess.Popen[bytes], seconds: float, turns: Turns, judge: Judge
+    folder: Path, server: subprocess.Popen[bytes], end: float, turns: Turns, judge: Judge
 ) -> tuple[list[tuple[str, int]], list[int]]:
     """Change levels and make things happen until the server ends; (level, since when in ns)."""
-    end = time.monotonic() + seconds
     levels, codes = [("ranges", time.time_ns())], [0]
     _wait(turns["ranges"] + 2, end, server)
     rounds = 0
-    while time.monotonic() < end - 2 and server.poll() is None:
+    last = end - min(LAST_S, sum(turns.values()) / 2)
+    while time.monotonic() < last and server.poll() is None:
         for level in ("windows", "continuous", "ranges"):
-            if time.monotonic() > end - 2 or server.poll() is not None:
+            if time.monotonic() > last or server.poll() is not None:
                 break
-            codes.append(capture(folder, "--level", level))
+            codes.append(_ask(folder, server, "--level", level))
             levels.append((level, time.time_ns()))
             until = min(time.monotonic() + turns[level], end)
             rest = end - time.monotonic()
@@ -74,7 +76,13 @@ def _stir(folder: Path, switch: float, until: float, server: subprocess.Popen[by
     _wait(switch * 0.25, until, server)
     (folder / "queue").touch()
     _wait(switch * 0.25, until, server)
-    return [capture(folder, "--steps", "50", "--wait", "5")]
+    return [_ask(folder, server, "--steps", "50", "--wait", "5")]
+
+
+def _ask(folder: Path, server: subprocess.Popen[bytes], *words: str) -> int:
+    """The command's exit code. It is right to fail where the server has ended meanwhile."""
+    code = capture(folder, *words)
+    return code if server.poll() is None else 0
 
 
 def _wait(seconds: float, until: float, server: subprocess.Popen[bytes]) -> None:
@@ -94,13 +102,14 @@ def soak(args: argparse.Namespace, folder: Path) -> int:
             if server.poll() is not None:
                 raise RuntimeError(f"the server ended with {server.returncode}")
             time.sleep(0.05)
+        end = time.monotonic() + args.seconds
         capture(folder, "--level", "ranges", "--step-slo-ms", str(SLO_MS))
         watched = [Process(server.pid), Process(daemon.pid)]
         watch = Watch(watched, page)
         note("server ready")
         others = max(OTHERS * args.switch, min(args.switch, 3.5))
         turns = {"ranges": others, "windows": args.switch, "continuous": others}
-        levels, codes = drive(folder, server, args.seconds, turns, judge)
+        levels, codes = drive(folder, server, end, turns, judge)
         note("server ended")
         until = time.monotonic() + DRAIN_S
         while list((folder / "rings").glob("*.ring")) and time.monotonic() < until:
