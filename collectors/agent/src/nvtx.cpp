@@ -1,5 +1,6 @@
 #include "nvtx.h"
 
+#include <algorithm>
 #include <atomic>
 #include <cstring>
 #include <mutex>
@@ -14,6 +15,7 @@
 #include <nvtx3/nvToolsExt.h>
 
 #include "clock.h"
+#include "name_cache.h"
 
 namespace spanlite {
 namespace {
@@ -21,7 +23,9 @@ namespace {
 NvtxSink g_sink;
 // A program that opens ranges and never ends them must not eat the host's memory.
 constexpr size_t kMaxOpenRanges = 100'000;
-std::atomic<uint64_t> g_next_range{1};
+// A thread takes so many ids at a time.
+constexpr uint64_t kIdsAtOnce = 64;
+std::atomic<uint64_t> g_next_id{1};
 // Changes at fork, so that stacks made before it are thrown away by their owners.
 std::atomic<uint32_t> g_generation{0};
 
@@ -33,31 +37,73 @@ struct Text {
 
 struct OpenRange {
   uint64_t start_ns, id, parent_id, payload;
-  uint32_t name, domain, category, payload_type, depth, thread_id;
-  bool is_step;
   nvtxDomainHandle_t handle;
+  uint32_t name, domain, category, payload_type, depth;
+  bool is_step;
 };
 
-struct ThreadStack {
-  std::vector<OpenRange> open;
-  uint32_t thread_id = 0;
-  uint32_t generation = 0;
+// One that may end on another thread.
+struct StartedRange {
+  OpenRange range;
+  uint32_t thread_id;
 };
 
-ThreadStack& Stack() {
-  thread_local ThreadStack stack;
-  const uint32_t generation = g_generation.load(std::memory_order_relaxed);
-  if (stack.thread_id == 0 || stack.generation != generation) {
-    stack.open.clear();
-    stack.thread_id = static_cast<uint32_t>(syscall(SYS_gettid));
-    stack.generation = generation;
+// What only its thread touches, so without locks. What each range needs comes first, together.
+struct alignas(64) ThreadState {
+  uint32_t generation = 0, thread_id = 0;
+  size_t depth = 0;  // how many of `ranges` are open
+  std::vector<OpenRange> ranges;
+  uint64_t next_id = 0, end_id = 0;
+  NameCache names;
+
+  uint64_t NextId() {
+    if (next_id == end_id) {
+      next_id = g_next_id.fetch_add(kIdsAtOnce, std::memory_order_relaxed);
+      end_id = next_id + kIdsAtOnce;
+    }
+    return next_id++;
   }
-  return stack;
+};
+
+// A plain pointer, so that to find it is one look-up and no more.
+thread_local ThreadState* t_state = nullptr;
+thread_local bool t_ended = false;
+
+// Ends the state with its thread. What comes after that, from destructors, goes unrecorded.
+struct StateOwner {
+  ~StateOwner() {
+    delete t_state;
+    t_state = nullptr;
+    t_ended = true;
+  }
+};
+
+// The thread's state as it begins, also in a forked child; nullptr where the thread is ending.
+[[gnu::noinline, gnu::cold]] ThreadState* FreshState() {
+  thread_local StateOwner owner;
+  if (t_ended) return nullptr;
+  if (t_state == nullptr) t_state = new ThreadState;
+  t_state->depth = 0;
+  t_state->names.Clear();
+  t_state->thread_id = static_cast<uint32_t>(syscall(SYS_gettid));
+  t_state->generation = g_generation.load(std::memory_order_relaxed);
+  return t_state;
+}
+
+ThreadState* State() {
+  ThreadState* state = t_state;
+  if (state != nullptr && state->generation == g_generation.load(std::memory_order_relaxed))
+    return state;
+  return FreshState();
+}
+
+[[gnu::noinline, gnu::cold]] void Deepen(std::vector<OpenRange>* ranges) {
+  ranges->resize(ranges->empty() ? 16 : 2 * ranges->size());
 }
 
 // Ranges that start on one thread and may end on another.
 std::mutex g_started_mutex;
-std::unordered_map<uint64_t, OpenRange> g_started;
+std::unordered_map<uint64_t, StartedRange> g_started;
 
 bool Enabled() {
   if (g_sink.ring == nullptr) StartAgent();  // in a forked child
@@ -91,143 +137,11 @@ std::string Narrow(const wchar_t* text) {
 }
 
 struct Message {
-  std::string owned;
   std::string_view text;
+  const std::string* kept = nullptr;  // the text itself, where it lies for good
   uint64_t payload = 0;
   uint32_t payload_type = 0, category = 0;
 };
-
-Message Read(const nvtxEventAttributes_t* attributes) {
-  Message message;
-  if (attributes == nullptr) return message;
-  message.category = attributes->category;
-  message.payload_type = static_cast<uint32_t>(attributes->payloadType);
-  if (attributes->payloadType != NVTX_PAYLOAD_UNKNOWN)
-    std::memcpy(&message.payload, &attributes->payload, sizeof message.payload);
-  switch (attributes->messageType) {
-    case NVTX_MESSAGE_TYPE_ASCII:
-      if (attributes->message.ascii != nullptr) message.text = attributes->message.ascii;
-      break;
-    case NVTX_MESSAGE_TYPE_UNICODE:
-      message.owned = Narrow(attributes->message.unicode);
-      message.text = message.owned;
-      break;
-    case NVTX_MESSAGE_TYPE_REGISTERED:
-      if (attributes->message.registered != nullptr)
-        message.text = reinterpret_cast<const Text*>(attributes->message.registered)->text;
-      break;
-    default:
-      break;
-  }
-  return message;
-}
-
-bool IsStep(std::string_view name) {
-  for (const std::string& prefix : g_sink.config->step_ranges)
-    if (name.substr(0, prefix.size()) == prefix) return true;
-  return false;
-}
-
-uint32_t DomainName(nvtxDomainHandle_t domain) {
-  return domain == nullptr ? 0
-                           : g_sink.strings->Intern(reinterpret_cast<const Text*>(domain)->text);
-}
-
-OpenRange Begin(nvtxDomainHandle_t domain, const Message& message, uint32_t thread_id) {
-  OpenRange range{};
-  range.id = g_next_range.fetch_add(1, std::memory_order_relaxed);
-  range.handle = domain;
-  range.payload = message.payload;
-  range.payload_type = message.payload_type;
-  range.category = message.category;
-  range.thread_id = thread_id;
-  range.is_step = IsStep(message.text);
-  range.name = g_sink.strings->Intern(message.text);
-  range.domain = DomainName(domain);
-  return range;
-}
-
-void Emit(const OpenRange& range, uint64_t end_ns, uint16_t flags = 0) {
-  RangeRecord record{};
-  record.start_ns = range.start_ns;
-  record.end_ns = end_ns;
-  record.id = range.id;
-  record.parent_id = range.parent_id;
-  record.payload = range.payload;
-  record.payload_type = range.payload_type;
-  record.thread_id = range.thread_id;
-  record.name = range.name;
-  record.domain = range.domain;
-  record.category = range.category;
-  record.depth = range.depth;
-  g_sink.ring->Write(record, RecordType::kRange, flags);
-}
-
-int Push(nvtxDomainHandle_t domain, const Message& message) {
-  if (!Enabled()) return 0;
-  ThreadStack& stack = Stack();
-  if (stack.open.size() >= kMaxOpenRanges) return 0;
-  OpenRange range = Begin(domain, message, stack.thread_id);
-  range.parent_id = stack.open.empty() ? 0 : stack.open.back().id;
-  range.depth = static_cast<uint32_t>(stack.open.size());
-  if (range.is_step && g_sink.steps != nullptr) g_sink.steps->StepBegins(stack.thread_id);
-  range.start_ns = NowNs();  // last, so that our own work lies outside the range
-  stack.open.push_back(range);
-  return static_cast<int>(range.depth);
-}
-
-int Pop(nvtxDomainHandle_t domain) {
-  const uint64_t end_ns = NowNs();
-  if (g_sink.ring == nullptr) return 0;
-  ThreadStack& stack = Stack();
-  // NVTX keeps a stack a domain; ours is one a thread, so look for the domain's last.
-  for (size_t i = stack.open.size(); i-- > 0;) {
-    if (stack.open[i].handle != domain) continue;
-    const OpenRange range = stack.open[i];
-    stack.open.erase(stack.open.begin() + static_cast<std::ptrdiff_t>(i));
-    Emit(range, end_ns);
-    if (range.is_step && g_sink.steps != nullptr)
-      g_sink.steps->StepEnds(range.thread_id, range.name, range.start_ns, end_ns);
-    return static_cast<int>(range.depth);
-  }
-  return -1;  // a pop without its push, for instance one from before the agent was on
-}
-
-nvtxRangeId_t Start(nvtxDomainHandle_t domain, const Message& message) {
-  if (!Enabled()) return 0;
-  ThreadStack& stack = Stack();
-  OpenRange range = Begin(domain, message, stack.thread_id);
-  range.is_step = false;  // it may end on another thread, so it cannot bound a window
-  range.start_ns = NowNs();
-  std::lock_guard<std::mutex> lock(g_started_mutex);
-  if (g_started.size() >= kMaxOpenRanges) return 0;
-  g_started.emplace(range.id, range);
-  return range.id;
-}
-
-void End(nvtxRangeId_t id) {
-  const uint64_t end_ns = NowNs();
-  if (g_sink.ring == nullptr) return;
-  OpenRange range;
-  {
-    std::lock_guard<std::mutex> lock(g_started_mutex);
-    const auto found = g_started.find(id);
-    if (found == g_started.end()) return;
-    range = found->second;
-    g_started.erase(found);
-  }
-  Emit(range, end_ns, kStartEnd);
-}
-
-void Mark(nvtxDomainHandle_t domain, const Message& message) {
-  if (!Enabled()) return;
-  ThreadStack& stack = Stack();
-  OpenRange range = Begin(domain, message, stack.thread_id);
-  range.parent_id = stack.open.empty() ? 0 : stack.open.back().id;
-  range.depth = static_cast<uint32_t>(stack.open.size());
-  range.start_ns = NowNs();
-  Emit(range, range.start_ns);
-}
 
 Message Plain(const char* text) {
   Message message;
@@ -235,11 +149,162 @@ Message Plain(const char* text) {
   return message;
 }
 
-Message Wide(const wchar_t* text) {
+Message Kept(const void* handle) {
   Message message;
-  message.owned = Narrow(text);
-  message.text = message.owned;
+  if (handle == nullptr) return message;
+  message.kept = &static_cast<const Text*>(handle)->text;
   return message;
+}
+
+// `narrow` holds the text where it comes in another encoding.
+Message Read(const nvtxEventAttributes_t* attributes, std::string* narrow) {
+  Message message;
+  if (attributes == nullptr) return message;
+  switch (attributes->messageType) {
+    case NVTX_MESSAGE_TYPE_ASCII: message = Plain(attributes->message.ascii); break;
+    case NVTX_MESSAGE_TYPE_UNICODE:
+      *narrow = Narrow(attributes->message.unicode);
+      message.text = *narrow;
+      break;
+    case NVTX_MESSAGE_TYPE_REGISTERED: message = Kept(attributes->message.registered); break;
+    default: break;
+  }
+  message.category = attributes->category;
+  message.payload_type = static_cast<uint32_t>(attributes->payloadType);
+  if (attributes->payloadType != NVTX_PAYLOAD_UNKNOWN)
+    std::memcpy(&message.payload, &attributes->payload, sizeof message.payload);
+  return message;
+}
+
+NameCache::Name NameOf(const Message& message, NameCache* names) {
+  if (message.kept == nullptr) return names->Of(message.text, g_sink.strings, *g_sink.config);
+  return names->OfKept(*message.kept, g_sink.strings, *g_sink.config);
+}
+
+uint32_t DomainName(nvtxDomainHandle_t domain, NameCache* names) {
+  const std::string& text = reinterpret_cast<const Text*>(domain)->text;
+  return names->OfKept(text, g_sink.strings, *g_sink.config).id;
+}
+
+// All of `range` but its start.
+void Begin(nvtxDomainHandle_t domain, const Message& message, ThreadState* state,
+           OpenRange* range) {
+  const NameCache::Name name = NameOf(message, &state->names);
+  range->id = state->NextId();
+  range->parent_id = 0;
+  range->payload = message.payload;
+  range->name = name.id;
+  range->domain = domain == nullptr ? 0 : DomainName(domain, &state->names);
+  range->category = message.category;
+  range->payload_type = message.payload_type;
+  range->depth = 0;
+  range->is_step = name.is_step;
+  range->handle = domain;
+}
+
+void Emit(const OpenRange& range, uint32_t thread_id, uint64_t end_ns, uint16_t flags = 0) {
+  auto* record = static_cast<RangeRecord*>(g_sink.ring->Reserve(sizeof(RangeRecord)));
+  if (record == nullptr) return;
+  record->start_ns = range.start_ns;
+  record->end_ns = end_ns;
+  record->id = range.id;
+  record->parent_id = range.parent_id;
+  record->payload = range.payload;
+  record->thread_id = thread_id;
+  record->name = range.name;
+  record->domain = range.domain;
+  record->category = range.category;
+  record->payload_type = range.payload_type;
+  record->depth = range.depth;
+  Ring::Commit(record, RecordType::kRange, sizeof(RangeRecord), flags);
+}
+
+// Where in the thread's stack `range` stands.
+void Place(const ThreadState& state, OpenRange* range) {
+  range->depth = static_cast<uint32_t>(state.depth);
+  if (state.depth != 0) range->parent_id = state.ranges[state.depth - 1].id;
+}
+
+int Push(nvtxDomainHandle_t domain, const Message& message) {
+  if (!Enabled()) return 0;
+  ThreadState* state = State();
+  if (state == nullptr || state->depth >= kMaxOpenRanges) return 0;
+  const size_t depth = state->depth;
+  if (depth == state->ranges.size()) Deepen(&state->ranges);
+  OpenRange* range = &state->ranges[depth];
+  Begin(domain, message, state, range);
+  Place(*state, range);
+  state->depth = depth + 1;
+  if (range->is_step && g_sink.steps != nullptr) {
+    g_sink.steps->StepBegins(state->thread_id);
+    range = &state->ranges[depth];  // should what it calls have ranges of its own
+  }
+  range->start_ns = NowNs();  // last, so that our own work lies outside the range
+  return static_cast<int>(depth);
+}
+
+int Pop(nvtxDomainHandle_t domain) {
+  const uint64_t end_ns = NowNs();
+  if (g_sink.ring == nullptr) return 0;
+  ThreadState* state = State();
+  if (state == nullptr) return -1;
+  // NVTX keeps a stack a domain; ours is one a thread, so look for the domain's last.
+  OpenRange* const first = state->ranges.data();
+  OpenRange* top = first + state->depth;
+  do {
+    if (top == first) return -1;  // without its push: for instance from before the agent was on
+    --top;
+  } while (top->handle != domain);
+  Emit(*top, state->thread_id, end_ns);
+  const auto depth = static_cast<int>(top->depth);
+  const bool is_step = top->is_step && g_sink.steps != nullptr;
+  const uint32_t name = top->name;
+  const uint64_t start_ns = top->start_ns;
+  std::move(top + 1, first + state->depth, top);
+  --state->depth;
+  if (is_step) g_sink.steps->StepEnds(state->thread_id, name, start_ns, end_ns);
+  return depth;
+}
+
+nvtxRangeId_t Start(nvtxDomainHandle_t domain, const Message& message) {
+  if (!Enabled()) return 0;
+  ThreadState* state = State();
+  if (state == nullptr) return 0;
+  StartedRange started;
+  started.thread_id = state->thread_id;
+  OpenRange& range = started.range;
+  Begin(domain, message, state, &range);
+  range.is_step = false;  // it may end on another thread, so it cannot bound a window
+  range.start_ns = NowNs();
+  std::lock_guard<std::mutex> lock(g_started_mutex);
+  if (g_started.size() >= kMaxOpenRanges) return 0;
+  g_started.emplace(range.id, started);
+  return range.id;
+}
+
+void End(nvtxRangeId_t id) {
+  const uint64_t end_ns = NowNs();
+  if (g_sink.ring == nullptr) return;
+  StartedRange started;
+  {
+    std::lock_guard<std::mutex> lock(g_started_mutex);
+    const auto found = g_started.find(id);
+    if (found == g_started.end()) return;
+    started = found->second;
+    g_started.erase(found);
+  }
+  Emit(started.range, started.thread_id, end_ns, kStartEnd);
+}
+
+void Mark(nvtxDomainHandle_t domain, const Message& message) {
+  if (!Enabled()) return;
+  ThreadState* state = State();
+  if (state == nullptr) return;
+  OpenRange range;
+  Begin(domain, message, state, &range);
+  Place(*state, &range);
+  range.start_ns = NowNs();
+  Emit(range, state->thread_id, range.start_ns);
 }
 
 template <typename Handle>
@@ -248,26 +313,31 @@ Handle Keep(std::string text) {
 }
 
 // The functions NVTX calls, by their numbers in nvtxDetail/nvtxTypes.h.
-void MarkEx(const nvtxEventAttributes_t* a) { Mark(nullptr, Read(a)); }
-void MarkA(const char* m) { Mark(nullptr, Plain(m)); }
-void MarkW(const wchar_t* m) { Mark(nullptr, Wide(m)); }
-nvtxRangeId_t RangeStartEx(const nvtxEventAttributes_t* a) { return Start(nullptr, Read(a)); }
-nvtxRangeId_t RangeStartA(const char* m) { return Start(nullptr, Plain(m)); }
-nvtxRangeId_t RangeStartW(const wchar_t* m) { return Start(nullptr, Wide(m)); }
-void RangeEnd(nvtxRangeId_t id) { End(id); }
-int RangePushEx(const nvtxEventAttributes_t* a) { return Push(nullptr, Read(a)); }
-int RangePushA(const char* m) { return Push(nullptr, Plain(m)); }
-int RangePushW(const wchar_t* m) { return Push(nullptr, Wide(m)); }
-int RangePop() { return Pop(nullptr); }
-void DomainMarkEx(nvtxDomainHandle_t d, const nvtxEventAttributes_t* a) { Mark(d, Read(a)); }
+void DomainMarkEx(nvtxDomainHandle_t d, const nvtxEventAttributes_t* a) {
+  std::string narrow;
+  Mark(d, Read(a, &narrow));
+}
 nvtxRangeId_t DomainRangeStartEx(nvtxDomainHandle_t d, const nvtxEventAttributes_t* a) {
-  return Start(d, Read(a));
+  std::string narrow;
+  return Start(d, Read(a, &narrow));
+}
+int DomainRangePushEx(nvtxDomainHandle_t d, const nvtxEventAttributes_t* a) {
+  std::string narrow;
+  return Push(d, Read(a, &narrow));
 }
 void DomainRangeEnd(nvtxDomainHandle_t, nvtxRangeId_t id) { End(id); }
-int DomainRangePushEx(nvtxDomainHandle_t d, const nvtxEventAttributes_t* a) {
-  return Push(d, Read(a));
-}
 int DomainRangePop(nvtxDomainHandle_t d) { return Pop(d); }
+void MarkEx(const nvtxEventAttributes_t* a) { DomainMarkEx(nullptr, a); }
+void MarkA(const char* m) { Mark(nullptr, Plain(m)); }
+void MarkW(const wchar_t* m) { Mark(nullptr, Plain(Narrow(m).c_str())); }
+nvtxRangeId_t RangeStartEx(const nvtxEventAttributes_t* a) { return DomainRangeStartEx(nullptr, a); }
+nvtxRangeId_t RangeStartA(const char* m) { return Start(nullptr, Plain(m)); }
+nvtxRangeId_t RangeStartW(const wchar_t* m) { return Start(nullptr, Plain(Narrow(m).c_str())); }
+void RangeEnd(nvtxRangeId_t id) { End(id); }
+int RangePushEx(const nvtxEventAttributes_t* a) { return DomainRangePushEx(nullptr, a); }
+int RangePushA(const char* m) { return Push(nullptr, Plain(m)); }
+int RangePushW(const wchar_t* m) { return Push(nullptr, Plain(Narrow(m).c_str())); }
+int RangePop() { return Pop(nullptr); }
 nvtxStringHandle_t DomainRegisterStringA(nvtxDomainHandle_t, const char* text) {
   return Keep<nvtxStringHandle_t>(text == nullptr ? "" : text);
 }

@@ -29,6 +29,7 @@ uint32_t Strings::Intern(std::string_view text) {
 }
 
 void Strings::Forget() {
+  forgets_.fetch_add(1, std::memory_order_relaxed);
   ids_.clear();
   texts_.clear();
   bytes_ = 0;

@@ -42,6 +42,7 @@ struct Settings {
   uint64_t external = 0;     // 1: each step has an id of its own for other libraries' records
   uint64_t start_end = 0;    // 1: a range that two steps share, with nvtxRangeStart and End
   uint64_t side_until = 0;   // it ends at this step; 0: at the end
+  uint64_t mixed = 0;        // 1: ranges of all kinds of names and domains first, and as a thread ends
 };
 
 Settings g_settings;
@@ -60,6 +61,7 @@ void Parse(int argc, char** argv) {
       {"side", &g_settings.side},       {"side_until", &g_settings.side_until},
       {"query", &g_settings.query},
       {"external", &g_settings.external}, {"start_end", &g_settings.start_end},
+      {"mixed", &g_settings.mixed},
   };
   for (int i = 1; i < argc; ++i) {
     const char* equals = std::strchr(argv[i], '=');
@@ -161,6 +163,36 @@ void Side(const std::atomic<bool>& stop) {
   }
 }
 
+struct AtThreadEnd {
+  ~AtThreadEnd() {
+    nvtxRangePushA("late");
+    nvtxRangePop();
+  }
+};
+
+// Ranges of two domains that do not nest, names that lie where others lay before, kept and wide ones.
+void Mixed() {
+  thread_local AtThreadEnd late;  // ends after what NVTX' handler keeps of this thread
+  const nvtxDomainHandle_t domain = nvtxDomainCreateA("other");
+  nvtxEventAttributes_t attributes{};
+  attributes.version = NVTX_VERSION;
+  attributes.size = NVTX_EVENT_ATTRIB_STRUCT_SIZE;
+  attributes.messageType = NVTX_MESSAGE_TYPE_REGISTERED;
+  attributes.message.registered = nvtxDomainRegisterStringA(domain, "kept");
+  char place[32];
+  for (int i = 0; i < 40; ++i) {
+    std::snprintf(place, sizeof place, "name %d", i);
+    nvtxRangePushA(place);
+    nvtxDomainRangePushEx(domain, &attributes);
+    nvtxRangePushW(L"gr\u00fc\u00dfe");
+    nvtxRangePop();
+    nvtxRangePop();
+    nvtxDomainRangePop(domain);
+  }
+  for (int i = 0; i < 40; ++i) nvtxRangePushA("deep");
+  for (int i = 0; i < 41; ++i) nvtxRangePop();
+}
+
 void RunThreads(uint64_t first, uint64_t last) {
   std::atomic<bool> stop{false};
   std::vector<std::thread> threads;
@@ -196,6 +228,7 @@ int main(int argc, char** argv) {
   cuInit(0);
   standin_context(0);
   nvtxMarkA("start");  // NVTX sets itself up at its first call, which must not be two threads'
+  if (g_settings.mixed) std::thread(Mixed).join();
   for (uint64_t i = 0; i < g_settings.warm_up; ++i) standin_launch(7, "warm_up_kernel", 1000);
   for (uint64_t i = 0; i < g_settings.blast; ++i) standin_launch(7, "blast_kernel", 0);
   if (g_settings.fork_at != 0) {

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from builds import Build, Hosts
+from builds import OPTIONS, Build, Hosts
 
 Until = Callable[[Callable[[], bool]], None]
 
@@ -69,6 +69,33 @@ def test_ranges_make_no_cupti_call(build: Build, hosts: Hosts) -> None:
     steps = ranges[[n == "step:decode" for n in names]]
     inner = ranges[[n == "QKV" for n in names]]
     assert set(inner["parent"]) == set(steps["id"])
+
+
+def test_ranges_of_all_kinds_of_names_and_domains(build: Build, hosts: Hosts) -> None:
+    """Two domains that do not nest, a buffer that is used again, registered and wide texts."""
+    hosts.run(build, "steps=2", "mixed=1", level="ranges")
+    reader = hosts.reader()
+    reader.drain()
+    ranges = reader.records.range
+    names = np.array(reader.records.names(ranges))
+    ranges, names = ranges[names != "start"], names[names != "start"]
+    assert list(names[:120]) == [name for i in range(40) for name in ("grüße", f"name {i}", "kept")]
+    first, own, wide, kept = ranges[:120], ranges[1:120:3], ranges[:120:3], ranges[2:120:3]
+    assert (own["depth"] == 0).all() and (kept["depth"] == 1).all() and (wide["depth"] == 2).all()
+    assert (kept["parent"] == own["id"]).all() and (wide["parent"] == kept["id"]).all()
+    assert len(set(first["id"])) == 120 and (first["id"] != 0).all()
+    domains = [reader.records.strings[int(number)] for number in kept["domain"]]
+    assert set(domains) == {"other"} and (own["domain"] == 0).all()
+    deep = ranges[names == "deep"]
+    assert list(deep["depth"]) == list(range(40))[::-1]
+    assert (first["start"] <= first["end"]).all()
+    assert list(names).count("step:decode") == 2 and "late" not in names
+
+
+def test_names_and_their_numbers(build: Build, tmp_path: Path) -> None:
+    command = [str(build.program("names_test")), str(tmp_path)]
+    done = subprocess.run(command, env=OPTIONS, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_a_forked_child_has_its_own_ring(build: Build, hosts: Hosts) -> None:
