@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import itertools
 import threading
@@ -24,21 +25,15 @@ def enabled() -> bool:
 
 
 class _Range:
-    """A range on the thread, begun by `push` and ended by `pop`; `make` gives its text at each use.
+    """A range on the thread, between two calls of what NVTX has ready for it."""
 
-    The agent may open or close a window at the edges of a step, which has a pair of its own.
-    """
+    __slots__ = ("_begin", "_end")
 
-    def __init__(
-        self,
-        push: Callable[[_nvtx.Event], None],
-        pop: Callable[[], None],
-        make: Callable[[], _nvtx.Event],
-    ) -> None:
-        self._push, self._pop, self._make = push, pop, make
+    def __init__(self, begin: Callable[[], object], end: Callable[[], object]) -> None:
+        self._begin, self._end = begin, end
 
     def __enter__(self) -> Self:
-        self._push(self._make())
+        self._begin()
         return self
 
     def __exit__(
@@ -47,16 +42,18 @@ class _Range:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._pop()
+        self._end()
 
     def __call__(self, function: _Function) -> _Function:
+        begin, end = self._begin, self._end
+
         @functools.wraps(function)
         def wrapped(*args: Any, **kwargs: Any) -> Any:
-            self._push(self._make())
+            begin()
             try:
                 return function(*args, **kwargs)
             finally:
-                self._pop()
+                end()
 
         return wrapped  # type: ignore[return-value]
 
@@ -159,56 +156,79 @@ def step(
     tool = _nvtx.TOOL
     if tool is None:
         return NOTHING
-    tail = _fields(attributes)
-
-    def make() -> _nvtx.Event:
-        links = ",".join([_link(item) for item in itertools.islice(requests, MAX_LINKS)])
-        event = _of_step(f"step:;links={links}{tail}" if links else "step:" + tail)
-        event.number = next(_steps) if number is None else number
-        return event
-
-    return _Range(tool.push_step, tool.pop_step, make)
+    return _Range(_StepBegin(tool, requests, number, _fields(attributes)), tool.pop_step)
 
 
 class _LastStep(threading.local):
-    text = ""
-    event = _nvtx.Event()
+    """Most steps of a server serve the requests of the one before: the text is kept.
+
+    So the number is the payload, and the agent sends each text once.
+    """
+
+    served: list[object] | None = None
+    tail = ""
+    number = ctypes.c_uint64()
+    push: Callable[[], object]
 
 
 _last_step = _LastStep()
 
 
-def _of_step(text: str) -> _nvtx.Event:
-    """Most steps of a server serve the requests of the one before: the text is kept.
+class _StepBegin:
+    """Begins a step: whom it serves is asked each time."""
 
-    So the number is the payload, and the agent sends each text once.
-    """
-    last = _last_step
-    if last.text != text:
-        last.text, last.event = text, _nvtx.event(text, _nvtx.NUMBER)
-    return last.event
+    __slots__ = ("_number", "_requests", "_tail", "_tool")
+
+    def __init__(
+        self, tool: _nvtx.Tool, requests: Iterable[Any], number: int | None, tail: str
+    ) -> None:
+        self._tool, self._requests, self._number, self._tail = tool, requests, number, tail
+
+    def __call__(self) -> None:
+        served: list[object] = [
+            item.traceparent
+            if isinstance(item, Request)
+            else item
+            if isinstance(item, str)
+            else traceparent_of(item)
+            for item in itertools.islice(self._requests, MAX_LINKS)
+        ]
+        last = _last_step
+        if last.served != served or last.tail != self._tail:
+            self._keep(last, served)
+        last.number.value = next(_steps) if self._number is None else self._number
+        last.push()
+
+    def _keep(self, last: _LastStep, served: list[object]) -> None:
+        links = ",".join(map(_link, served))
+        event = _nvtx.event("step:" + (f";links={links}" if links else "") + self._tail)
+        event.payload_type = _nvtx.NUMBER
+        last.served, last.tail = served, self._tail
+        last.number = ctypes.c_uint64.from_buffer(event, _nvtx.Event.payload.offset)
+        last.push = self._tool.step_pusher(event)
 
 
 def stage(name: str, **attributes: object) -> _Range | _Nothing:
     """A stage or layer of the model. Stages nest."""
-    tool = _nvtx.TOOL
-    if tool is None:
+    if _nvtx.TOOL is None:
         return NOTHING
-    if not attributes:
-        return _stage(tool, name)
-    text = _clean(name) + _fields(attributes)
-    return _Range(tool.push, tool.pop, lambda: _nvtx.event(text))
+    return _range_of(_clean(name) + _fields(attributes)) if attributes else _stage(name)
+
+
+def _range_of(text: str) -> _Range:
+    tool = _nvtx.TOOL
+    assert tool is not None
+    return _Range(tool.pusher(_nvtx.event(text)), tool.pop)
 
 
 @functools.lru_cache(4096)
-def _stage(tool: _nvtx.Tool, name: str) -> _Range:
+def _stage(name: str) -> _Range:
     """One object for each name: it holds no state, so any thread may use it at any depth."""
-    event = _nvtx.event(_clean(name))
-    return _Range(tool.push, tool.pop, lambda: event)
+    return _range_of(_clean(name))
 
 
-def _link(item: Any) -> str:
-    text = item.traceparent if isinstance(item, Request) else traceparent_of(item)
+def _link(context: Any) -> str:
+    text = traceparent_of(context) if context else None
     return text[3:52] if text else ""
 
 

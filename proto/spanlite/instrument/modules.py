@@ -21,13 +21,13 @@ class Hooks:
 
     def add(self, module: Any, name: str, tool: _nvtx.Tool) -> None:
         """Put a range around a module's forward."""
-        event = _nvtx.event(name)
+        push, pop = tool.pusher(_nvtx.event(name)), tool.pop
 
         def begin(*_: Any) -> None:
-            tool.push(event)
+            push()
 
         def end(*_: Any) -> None:
-            tool.pop()
+            pop()
 
         self._handles.append(module.register_forward_pre_hook(begin, prepend=True))
         # Also when forward raises, or the range would never end.

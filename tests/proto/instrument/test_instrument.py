@@ -97,6 +97,42 @@ second.end(); first.end()
     assert named["first"]["trace"] == TRACE
 
 
+def test_steps_one_after_the_other_serve_whom_they_say(spans):
+    """The text of a step is kept for the next: by threads, requests and attributes."""
+    rows = spans(
+        f"""
+import threading
+one = instrument.request({TRACEPARENT!r}, name="one")
+again = instrument.request(name="again")
+one.begin(); again.begin()
+served = [one]
+decode = instrument.step(served)
+with decode: pass
+with decode: pass
+served.append(again)
+with decode: pass
+again.end(); again.begin()
+with decode: pass
+with instrument.step([one, again], phase="prefill"): pass
+with instrument.step([one, again], phase="decode", number=77): pass
+thread = threading.Thread(target=lambda: decode.__enter__() and decode.__exit__(None, None, None))
+thread.start(); thread.join()
+with instrument.step(): pass
+again.end(); one.end()
+"""
+    )
+    steps = sorted((row for row in rows if row["name"] == "step"), key=lambda row: row["start_ns"])
+    assert [len(step["links"] or ()) for step in steps] == [0, 0, 2, 2, 2, 2, 2, 0]
+    assert [step["trace"] == TRACE for step in steps] == [True, True] + [False] * 6
+    assert [step["said"]["step"] for step in steps] == [0, 1, 2, 3, 4, 77, 5, 6]
+    assert [step["said"].get("phase") for step in steps[4:6]] == ["prefill", "decode"]
+    requests = sorted((row for row in rows if row["name"] == "again"), key=lambda r: r["start_ns"])
+    first, second = (row["span_id"] for row in requests)
+    linked = [{link["span_id"] for link in step["links"] or ()} for step in steps]
+    assert second not in linked[2] and first in linked[2]
+    assert second in linked[3] and first not in linked[3]
+
+
 def test_decorators_and_errors_keep_ranges_nested(spans):
     rows = by_name(
         spans(
