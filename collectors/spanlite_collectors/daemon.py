@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from types import FrameType
 from typing import Protocol
 
 from spanlite_collectors.delivery import KafkaSink
+from spanlite_collectors.free_memory import give_back
 from spanlite_collectors.metrics import MetricsServer
 
 #: Kubernetes and systemd give 30 and 90 s before they kill.
 SHUTDOWN_TIMEOUT_S = 10.0
+#: It takes some milliseconds.
+GIVE_BACK_EVERY_S = 10.0
 
 
 class Source(Protocol):
@@ -80,8 +84,11 @@ class Daemon:
             self._say("stopping")
 
     def _watch(self, stop: threading.Event) -> None:
-        away = False
+        away, give_back_at = False, 0.0
         while not stop.wait(0.5):
+            if time.monotonic() >= give_back_at:
+                give_back()
+                give_back_at = time.monotonic() + GIVE_BACK_EVERY_S
             stats = self._sink.stats()
             if stats.broker_away != away:
                 away = stats.broker_away
