@@ -1,5 +1,6 @@
 #include "ring.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <fcntl.h>
@@ -55,6 +56,21 @@ Ring::~Ring() {
 void Ring::ReleaseLock() {
   if (file_ >= 0) close(file_);
   file_ = -1;
+}
+
+bool Ring::MapMore() {
+#ifdef MADV_POPULATE_WRITE
+  constexpr uint64_t kPieceBytes = 1 << 20;
+  const uint64_t left = mapped_bytes_ - mapped_ahead_;
+  if (left == 0) return false;
+  const uint64_t piece = std::min(kPieceBytes, left);
+  if (madvise(reinterpret_cast<uint8_t*>(header_) + mapped_ahead_, piece, MADV_POPULATE_WRITE) != 0)
+    return false;  // a kernel before 5.14
+  mapped_ahead_ += piece;
+  return true;
+#else
+  return false;
+#endif
 }
 
 Ring* Ring::Create(const std::string& path, uint64_t capacity_bytes) {

@@ -58,6 +58,10 @@ void Session::Work() {
   WriteClock();
   uint64_t next_clock_ns = SteadyNs() + kClockEveryNs;
   std::unique_lock<std::mutex> lock(wake_mutex_);
+  for (bool more = true; more && !stopping_; lock.lock()) {
+    lock.unlock();
+    more = ring_->MapMore();
+  }
   while (!stopping_) {
     const auto tick = std::chrono::nanoseconds(hurry_ ? kMinGraceNs : kTickNs);
     wake_.wait_for(lock, tick);
@@ -180,17 +184,18 @@ void Session::CudaBegins() {
 }
 
 void Session::StepBegins(uint32_t thread_id) {
+  // No window is open, none is wanted, and nobody is to be held.
+  if (WantedLevel() <= Level::kRanges && !attachment_.attached()) return;
   AtBoundary lock(&mutex_, thread_id);
-  last_step_ns_ = SteadyNs();
   Plan plan;
-  if (off_ || IsOpen() || !WantsWindow(last_step_ns_, &plan)) return;
+  const uint64_t now_ns = CoarseSteadyNs();
+  if (off_ || IsOpen() || !WantsWindow(now_ns, &plan)) return;
   if (Allowed(plan, thread_id)) Open(plan, Moment::kStepBoundary, thread_id);
-  else budget_.WindowClosed(last_step_ns_, 0);
+  else budget_.WindowClosed(now_ns, 0);
 }
 
 void Session::StepEnds(uint32_t thread_id, uint32_t name, uint64_t start_ns, uint64_t end_ns) {
   AtBoundary lock(&mutex_, thread_id);
-  last_step_ns_ = SteadyNs();
   StepRecord record{};
   record.start_ns = start_ns;
   record.end_ns = end_ns;
@@ -233,7 +238,7 @@ bool Session::CountStep(StepRecord* record) {
     budget_.StepInside(duration_ns);
   ++window_.steps;
   ring_->header()->state.steps_covered.fetch_add(1, std::memory_order_relaxed);
-  return Full(last_step_ns_) || Unwanted();
+  return Full(SteadyNs()) || Unwanted();
 }
 
 // The window's last whole step has ended.

@@ -94,7 +94,6 @@ class Session : public StepObserver {
   bool said_many_ = false;
   uint64_t step_number_ = 0;
   uint64_t steps_at_last_close_ = 0;
-  uint64_t last_step_ns_ = 0;
   uint64_t last_duration_ns_ = 0;
   uint32_t last_window_ = 0;  // the last that closed, and when
   uint64_t last_close_ns_ = 0;

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 import subprocess
 import sys
 import time
@@ -230,6 +231,22 @@ def test_odd_times_are_flagged_and_drops_counted(plain: Build, hosts: Hosts) -> 
     assert zero.any() and inverted.any()
     assert ((kernels["flags"] & 1 != 0) == zero).all()
     assert ((kernels["flags"] & 2 != 0) == inverted).all()
+
+
+def test_the_ring_is_mapped_before_records_come(plain: Build, hosts: Hosts, until: Until) -> None:
+    """So that no range pays for a page's first touch."""
+    if tuple(map(int, platform.release().split(".")[:2])) < (5, 14):
+        pytest.skip("madvise(MADV_POPULATE_WRITE) is of Linux 5.14")
+    process = hosts.start(plain, "steps=100000000", "kernels=1", "step_us=1000", level="ranges")
+    hosts.reader(process.pid)
+
+    def mapped_kib() -> int:
+        text = Path(f"/proc/{process.pid}/smaps").read_text()
+        _, _, entry = text.partition(".ring")
+        return int(entry.partition("Rss:")[2].split()[0])
+
+    until(lambda: mapped_kib() >= 8 << 10)
+    assert hosts.reader(process.pid).drain() < 1000
 
 
 def test_a_full_ring_counts_what_it_cannot_take(plain: Build, hosts: Hosts) -> None:
