@@ -34,7 +34,15 @@ COLUMNS = {
         "name",
     ],
     RecordType.MEMCPY: ["start_ns", "end_ns", "correlation_id", "window", "graph_node_id"],
-    RecordType.API: ["start_ns", "end_ns", "correlation_id", "window", "thread_id"],
+    RecordType.API: [
+        "start_ns",
+        "end_ns",
+        "correlation_id",
+        "window",
+        "thread_id",
+        "call",
+        "domain",
+    ],
 }
 
 
@@ -161,15 +169,17 @@ def name_shares(drained: Drained, began_ns: list[int], ended_ns: list[int]) -> d
     return {drained.texts.get(i, ""): float(time_ns[i] / total) for i in np.flatnonzero(time_ns)}
 
 
-def _key(rows: Any) -> U64:
+def launch_key(rows: Any) -> U64:
+    """What a call and its kernels have in common."""
     # Correlation ids may begin anew when CUPTI attaches again; within a window they do not.
-    return rows["window"].astype(np.uint64) << np.uint64(32) | rows["correlation_id"]
+    key: U64 = rows["window"].astype(np.uint64) << np.uint64(32) | rows["correlation_id"]
+    return key
 
 
 def _launches(rows: Any) -> U64:
     """The launch of each kernel or copy. A graph's launch has each node once: where a pair comes
     twice, the second is of a launch, at a window's edge, whose call was not recorded."""
-    key = _key(rows)
+    key = launch_key(rows)
     pairs = np.stack([key, rows["graph_node_id"]], axis=1)
     _, first = np.unique(pairs, axis=0, return_index=True)
     return key[first]
@@ -199,7 +209,7 @@ def _kernels_of(steps: Any, calls: Any, wanted: U64) -> npt.NDArray[np.int64]:
     """The same for the steps and calls of one thread."""
     at = np.searchsorted(steps["start_ns"], calls["start_ns"], side="right") - 1
     inside = (at >= 0) & (calls["start_ns"] <= steps["end_ns"][np.maximum(at, 0)])
-    keys, places = _key(calls[inside]), at[inside]
+    keys, places = launch_key(calls[inside]), at[inside]
     if len(keys) == 0:
         return np.zeros(len(steps), np.int64)
     order = np.argsort(keys)

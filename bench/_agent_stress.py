@@ -22,6 +22,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from bench._agent_copies import lacking_nodes
 from bench._agent_plain import machine_cupti
 from bench._agent_rings import Drained, RingDrain, account
 from bench._agent_turns import LIBRARY, ROOT, STAND_IN
@@ -93,6 +94,9 @@ class Tally:
     lacking: int = 0
     missing: int = 0
     drops: dict[str, int] = field(default_factory=dict)
+    #: Of what lacks: nodes of graphs that ran as copies, which windows do not record.
+    copies: int = 0
+    lacking_names: dict[str, int] = field(default_factory=dict)
     examples: list[tuple[int, int, int]] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
     #: Loads and their states after a round, of all processes and of one without an agent.
@@ -104,6 +108,7 @@ class Tally:
         """A process has ended, and this is what its ring held."""
         mine.trim()
         found = account(mine) if judged else None
+        nodes = lacking_nodes(mine) if found is not None and found.lacking else None
         with self.lock:
             self.windows += mine.state.get("windows", 0)
             self.detaches += mine.state.get("detaches", 0)
@@ -113,8 +118,12 @@ class Tally:
             if found is not None:
                 self.whole_steps += found.steps
                 self.lacking += found.lacking
-                self.missing += found.missing
+                self.missing += max(0, found.missing - (nodes.copies if nodes else 0))
                 self.examples += found.examples
+            if nodes is not None:
+                self.copies += nodes.copies
+                for name, count in nodes.names.items():
+                    self.lacking_names[name] = self.lacking_names.get(name, 0) + count
 
     def fail(self, text: str) -> None:
         """One more failure, said at once."""
@@ -319,7 +328,7 @@ def _report(tally: Tally, windows: int) -> None:
          said=sorted(tally.said)[:4])  # fmt: skip
     if not way.plain:
         emit(f"agent.stress_unaccounted.{word}", tally.missing, "records", 0,
-             whole_steps=tally.whole_steps, lacking=tally.lacking,
-             examples=tally.examples[:8])  # fmt: skip
+             whole_steps=tally.whole_steps, lacking=tally.lacking, ran_as_copies=tally.copies,
+             lacking_by_name=tally.lacking_names, examples=tally.examples[:8])  # fmt: skip
     emit(f"agent.stress_failures.{word}", len(tally.failures), "failures", 0,
          windows=tally.windows, failures=[text[:120] for text in tally.failures])  # fmt: skip
