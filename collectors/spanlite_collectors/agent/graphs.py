@@ -12,6 +12,7 @@ unknown.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 
@@ -23,6 +24,8 @@ Keys = npt.NDArray[np.uint64]
 #: Fewer kernels say too little: they occur everywhere.
 _MIN_KERNELS = 4
 _MAX_EAGER = 32
+#: Copies before and after a capture, of which some may be its own.
+_MAX_AROUND = 64
 #: Those used last: a server that captures anew all the time must not fill the daemon.
 _MAX_GRAPHS = 1024
 #: Above this an inexact match would take seconds.
@@ -35,6 +38,27 @@ _MIN_SHARE = 0.5
 class _Eager:
     keys: Keys
     stages: list[str]
+
+
+@dataclass(frozen=True)
+class _Capture:
+    stages: list[str]
+    copies: npt.NDArray[np.bool_]
+
+    def parts(self, keys: Keys) -> Iterator[tuple[list[str | None], bool]]:
+        """The stages of as many nodes as there are keys, by each place that they can have in it:
+        nothing but copies lies around them. Whether a place is likely: no kernel that stands for
+        a copy is one of a launch. A copy runs as a copy, which has no key, or as a kernel."""
+        if self.copies.any() and len(keys) == (~self.copies).sum():
+            yield [s for s, copy in zip(self.stages, self.copies, strict=True) if not copy], True
+        kernels, count = np.flatnonzero(~self.copies), len(keys)
+        for first in range(max(0, kernels[-1] + 1 - count), kernels[0] + 1):
+            copies = self.copies[first : first + count]
+            if len(copies) == count:
+                yield (
+                    list(self.stages[first : first + count]),
+                    not np.isin(keys[copies], keys[~copies]).any(),
+                )
 
 
 @dataclass
@@ -50,7 +74,8 @@ class GraphStages:
     def __init__(self) -> None:
         self._eager: dict[bytes, _Eager] = {}
         self._graphs: dict[int, _Graph] = {}
-        self._captured: dict[tuple[str, ...], None] = {}
+        #: By what lies between the first and the last launch of a kernel.
+        self._captured: dict[tuple[tuple[str, bool], ...], _Capture] = {}
         self._learned = 0
 
     def knows(self, keys: Keys) -> bool:
@@ -70,18 +95,22 @@ class GraphStages:
 
     def learn_capture(self, stages: list[str], copies: list[bool]) -> None:
         """A stream capture: the ranges each of its launches was called in, in their order, and
-        which of them copy. A node that copies runs as a copy, which is in no sequence of kernels,
-        or as a kernel, so both are kept."""
-        self._keep_capture(tuple(stages))
-        if any(copies):
-            self._keep_capture(tuple(s for s, c in zip(stages, copies, strict=True) if not c))
-
-    def _keep_capture(self, run: tuple[str, ...]) -> None:
-        if len(run) < _MIN_KERNELS or not any(run) or run in self._captured:
+        which of them copy. Copies before and after it may be of no capture: where copies are not
+        recorded, theirs started nothing either."""
+        kernels = [at for at, copy in enumerate(copies) if not copy]
+        if len(kernels) < _MIN_KERNELS or not any(stages):
+            return
+        first, last = kernels[0], kernels[-1] + 1
+        inner = tuple(zip(stages[first:last], copies[first:last], strict=True))
+        part = slice(max(0, first - _MAX_AROUND), last + _MAX_AROUND)
+        run = _Capture(stages[part], np.array(copies[part], np.bool_))
+        known = self._captured.pop(inner, None)
+        if known and len(known.stages) >= len(run.stages):
+            self._captured[inner] = known
             return
         if len(self._captured) >= _MAX_EAGER:
             del self._captured[next(iter(self._captured))]
-        self._captured[run] = None
+        self._captured[inner] = run
         self._learned += 1
 
     def match(self, graph: int, nodes: npt.NDArray[np.uint64], keys: Keys) -> None:
@@ -114,11 +143,10 @@ class GraphStages:
         ]
 
     def _stages(self, keys: Keys) -> list[str | None]:
-        captures: list[list[str | None]] = [
-            list(run) for run in self._captured if len(run) == len(keys)
-        ]
+        captures = [part for run in self._captured.values() for part in run.parts(keys)]
         if captures:
-            return _agreed(captures)
+            likely = [stages for stages, likely in captures if likely]
+            return _agreed(likely or [stages for stages, _ in captures])
         found = [_exact(eager, keys) for eager in self._eager.values()]
         certain = [stages for stages in found if stages]
         if certain:

@@ -122,24 +122,28 @@ def test_a_graph_seen_before_its_eager_step_is_matched_later(first):
 @pytest.mark.parametrize("copied", [(), (2,), (2, 5)], ids=["kernels", "a copy", "copies"])
 @pytest.mark.parametrize("as_kernels", [True, False])
 @pytest.mark.parametrize("windows", [(0,), (1, 2)])
-def test_a_capture_that_was_seen_names_the_nodes(tmp_path, copied, as_kernels, windows):
+@pytest.mark.parametrize("around", [0, 1, 3])
+def test_a_capture_that_was_seen_names_the_nodes(tmp_path, copied, as_kernels, windows, around):
     """No eager step at all: launches in a capture have ranges and start no kernel.
 
     A node that copies, call 41, runs as a kernel or as a copy. Replays of several windows may have
-    the same correlation id and come together."""
+    the same correlation id and come together. `around` the capture are copies of no graph, which
+    windows do not record."""
     sink, writer = MemorySink(), RingWriter(tmp_path)
     source = RingSource(sink, RingOptions([tmp_path]))
     at = 1_796_143_900_000_000_000
     times = iter(range(at, at + 100_000, 100))
     names = [f"layer_{number // 3}" for number in range(6)]
-    for number, name in enumerate(names):
+    outside = [None] * around
+    for number, name in enumerate([*outside, *names, *outside]):
         start = next(times)
-        launch = {"call": 41 if number in copied else 211, "domain": 1}
+        launch = {"call": 41 if name is None or number - around in copied else 211, "domain": 1}
         call = {"thread_id": 9, "correlation_id": 10 + number, **launch}
         writer.write(RecordType.API, start_ns=start + 20, end_ns=start + 30, **call)
         writer.write(
             RecordType.RANGE,
-            start_ns=start, end_ns=start + 50, id=number + 1, thread_id=9, name=writer.text(name),
+            start_ns=start, end_ns=start + 50, id=number + 1, thread_id=9,
+            name=writer.text(name or "elsewhere"),
         )  # fmt: skip
     ran = [node for node in (5, 3, 1, 0, 2, 4) if as_kernels or node not in copied]
     for window in windows:
@@ -152,7 +156,8 @@ def test_a_capture_that_was_seen_names_the_nodes(tmp_path, copied, as_kernels, w
             where = {"correlation_id": 99, "graph_id": 1, "graph_node_id": 1 << 32 | node}
             writer.write(
                 RecordType.KERNEL,
-                start_ns=start, end_ns=start + 5, name=writer.text("k"), window=window, **where,
+                start_ns=start, end_ns=start + 5, window=window, **where,
+                name=writer.text("copy" if node in copied else "k"),
             )  # fmt: skip
     writer.die()
     source.step()
