@@ -240,6 +240,27 @@ def test_the_native_sampler_makes_cupti_s_calls_in_their_order():
     assert last == "done"
 
 
+def test_what_is_sampled_fits_into_one_pass_of_a_hopper():
+    """By CUPTI's own host part, which needs no GPU; so do the lists that the bench compares."""
+    wheels = Path(__file__).parents[3] / ".venv-agent"
+    found = sorted(wheels.glob("lib/*/site-packages/nvidia/*/lib/libcupti.so.1?"))
+    if not found:
+        pytest.skip("CUPTI's wheel is not there: make agent")
+    program = (
+        "import sys; from pathlib import Path\n"
+        "from bench._pm_names import CANDIDATES, MetricNames\n"
+        "from spanlite_collectors.agent.pm import METRICS\n"
+        "names, ours = MetricNames('GH100', Path(sys.argv[1])), list(METRICS.values())\n"
+        "print(names.passes(ours), names.passes([*ours, 'sm__nothing.sum']))\n"
+        "print({names.passes([*ours, *more]) for more in CANDIDATES.values()})\n"
+        "print('sm__warps_active_realtime' in names.names('warps_active'))\n"
+    )
+    command = [sys.executable, "-c", program, str(found[-1])]
+    root = Path(__file__).parents[3]
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True)
+    assert done.stdout.split() == ["1", "0", "{1}", "True"], done.stderr
+
+
 def test_without_a_driver_the_reason_is_said():
     if not library_path().exists():
         pytest.skip("the agent is not built: make agent")
