@@ -35,7 +35,7 @@ _SUBS = (
     PCT, ".avg.pct_of_peak_sustained_active", ".avg.per_cycle_elapsed", ".avg.peak_sustained",
     ".sum", ".min",
 )  # fmt: skip
-#: Counters of the same things as what the daemon samples; each list fits beside it into one pass.
+#: Counters of the same things as what the daemon samples, each list in one pass.
 CANDIDATES: dict[str, list[str]] = {
     "warps": [f"{_TPC}active_realtime{sub}" for sub in _SUBS]
     + [f"sm__warps_active_realtime{sub}" for sub in _SUBS]

@@ -80,8 +80,8 @@ def inside(samples: PmSamples, answer: dict[str, Any]) -> Any:
 
 
 def judge(child: Child, word: str, more: list[str]) -> None:
-    """All cases while the daemon's metrics and these are sampled."""
-    metrics = list(dict.fromkeys([*METRICS.values(), CLOCK, BYTES, *more]))
+    """All cases while these are sampled, or, where there are none, the daemon's own."""
+    metrics = list(dict.fromkeys([*(more or METRICS.values()), CLOCK, BYTES]))
     device = opened(metrics)
     try:
         for case in child.about["cases"]:

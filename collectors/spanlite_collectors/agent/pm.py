@@ -28,12 +28,12 @@ F64 = npt.NDArray[np.float64]
 
 #: Our names -> CUPTI's, for Hopper; one pass holds them all. All are per cent.
 METRICS: Mapping[str, str] = {
+    # Anything runs; of the SMs, those with a warp.
     "gpu.active_pct": "gr__cycles_active.avg.pct_of_peak_sustained_elapsed",
+    "gpu.sm_active_pct": "sm__cycles_active.avg.pct_of_peak_sustained_elapsed",
     "gpu.dram_pct": "dram__throughput.avg.pct_of_peak_sustained_elapsed",
     "gpu.l2_hit_pct": "LTS.TriageCompute.lts__average_t_sector_hit_rate_realtime.pct",
-    "gpu.warps_active_pct": (
-        "TPC.TriageCompute.tpc__warps_active_realtime.avg.pct_of_peak_sustained_elapsed"
-    ),
+    "gpu.warps_active_pct": "sm__warps_active_realtime.avg.pct_of_peak_sustained_elapsed",
     "gpu.tensor_pct": (
         "TPC.TriageCompute.sm__pipe_tensor_cycles_active_realtime.avg.pct_of_peak_sustained_elapsed"
     ),

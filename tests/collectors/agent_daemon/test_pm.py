@@ -217,7 +217,7 @@ while total < 100:
     samples = device.read()
     assert not last or not len(samples.start) or samples.start[0] == last
     assert (samples.end - samples.start == 1_000_000).all()
-    assert (samples.values == [10, 20, 30, 40, 50]).all()
+    assert (samples.values == [10, 20, 30, 40, 50, 60]).all()
     total += len(samples.start)
     last = samples.end[-1] if len(samples.end) else last
 assert abs(time.time_ns() - last) < 60e9
@@ -252,7 +252,7 @@ def test_what_is_sampled_fits_into_one_pass_of_a_hopper():
         "from spanlite_collectors.agent.pm import METRICS\n"
         "names, ours = MetricNames('GH100', Path(sys.argv[1])), list(METRICS.values())\n"
         "print(names.passes(ours), names.passes([*ours, 'sm__nothing.sum']))\n"
-        "print({names.passes([*ours, *more]) for more in CANDIDATES.values()})\n"
+        "print({names.passes(more) for more in CANDIDATES.values()})\n"
         "print('sm__warps_active_realtime' in names.names('warps_active'))\n"
     )
     command = [sys.executable, "-c", program, str(found[-1])]
