@@ -215,17 +215,15 @@ void Activity::Sync(const CUpti_Activity* activity) {
 
 void Activity::Api(const CUpti_Activity* activity, uint32_t domain) {
   const auto* in = reinterpret_cast<const CUpti_ActivityAPI*>(activity);
-  const bool launch = domain == 0 ? IsDriverLaunch(in->cbid) : IsRuntimeLaunch(in->cbid);
-  const bool query = domain == 0 ? IsDriverQuery(in->cbid) : IsRuntimeQuery(in->cbid);
-  const bool wait = waits_ && ((query && in->returnValue == 0) ||
-                               (domain == 0 ? IsDriverWait(in->cbid) : IsRuntimeWait(in->cbid)));
-  const bool captures = domain == 0 ? IsDriverCapture(in->cbid) : IsRuntimeCapture(in->cbid);
-  if ((launch || captures) && in->threadId != last_launch_thread_.exchange(in->threadId, std::memory_order_relaxed)) {
+  const CallUse use = domain == 0 ? DriverUse(in->cbid) : RuntimeUse(in->cbid);
+  const bool launches = use == CallUse::kLaunch || use == CallUse::kCapture;
+  if (launches &&
+      in->threadId != last_launch_thread_.exchange(in->threadId, std::memory_order_relaxed)) {
     std::lock_guard<std::mutex> lock(threads_mutex_);
     launch_threads_.insert(in->threadId);
     ring_->header()->state.launch_threads.store(launch_threads_.size(), std::memory_order_relaxed);
   }
-  if (!launch && !wait && !all_calls_.load(std::memory_order_relaxed)) return;
+  if (!Kept(use, waits_, in->returnValue) && !all_calls_.load(std::memory_order_relaxed)) return;
   ApiRecord out{};
   out.start_ns = in->start;
   out.end_ns = in->end;

@@ -186,15 +186,10 @@ void Attachment::KeepLaunchesOnly() {
   if (cupti_.ActivityEnableRuntimeApi == nullptr || cupti_.ActivityEnableDriverApi == nullptr) return;
   // The kinds are on; all calls but launches and waits go off again, which is the order that works.
   // Numbers that this CUPTI does not know are refused, which does no harm.
-  const bool waits = config_.sync;
   for (uint32_t id = 1; id < CUPTI_RUNTIME_TRACE_CBID_SIZE + kNewerCalls; ++id)
-    if (!IsRuntimeLaunch(id) && !IsRuntimeCapture(id) &&
-        !(waits && (IsRuntimeWait(id) || IsRuntimeQuery(id))))
-      cupti_.ActivityEnableRuntimeApi(id, 0);
+    if (!Recorded(RuntimeUse(id), config_.sync)) cupti_.ActivityEnableRuntimeApi(id, 0);
   for (uint32_t id = 1; id < CUPTI_DRIVER_TRACE_CBID_SIZE + kNewerCalls; ++id)
-    if (!IsDriverLaunch(id) && !IsDriverCapture(id) &&
-        !(waits && (IsDriverWait(id) || IsDriverQuery(id))))
-      cupti_.ActivityEnableDriverApi(id, 0);
+    if (!Recorded(DriverUse(id), config_.sync)) cupti_.ActivityEnableDriverApi(id, 0);
 }
 
 void Attachment::Disable() {
