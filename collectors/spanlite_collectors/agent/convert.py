@@ -16,6 +16,7 @@ from spanlite.schema import LAUNCH_COLUMNS
 from spanlite_collectors.agent.calls import call_name
 from spanlite_collectors.agent.layout import START_END, STRING_HEAD, RecordType
 from spanlite_collectors.agent.messages import (
+    DOMAIN,
     STEP_NAME,
     Context,
     Message,
@@ -46,29 +47,50 @@ _OVERHEADS = {
 _EXTERNALS = ("", "unknown", "openacc", "custom0", "custom1", "custom2")
 #: NVTX payload types -> how to read the eight bytes.
 _PAYLOADS = {1: "<u8", 2: "<i8", 3: "<f8", 4: "<u4", 5: "<i4", 6: "<f4"}
+#: When so much of a new table of texts has come, nothing short is open that began before it.
+_MOMENT_BYTES = 256 << 10
+#: Texts of earlier tables that are kept: names of requests, each some 100 bytes.
+_MAX_OLD_TEXTS = 8192
 #: Ranges whose metrics have come and that have not ended yet, the newest of them. That of some
 #: never comes: the ring was full.
 _MAX_OPEN_SAMPLES = 1 << 14
 
 
 class StringTable:
-    """Ring ids to text. Two generations: an agent that starts anew may still use old ids."""
+    """Ring ids to text. An agent whose table is full starts it anew, and still uses old ids: for a
+    moment any of them, and for as long as they last those of ranges that are open.
+
+    So of what is old the texts of steps, by far the longest, go first: they name the requests.
+    """
 
     def __init__(self) -> None:
         self._new: dict[int, str] = {}
         self._old: dict[int, str] = {}
+        self._new_bytes = 0
+        self._whole = False  # whether `_old` still holds all of the last table
 
     def take(self, raw: bytes) -> None:
         """Read string records, one behind the other."""
+        if self._whole and self._new_bytes > _MOMENT_BYTES:
+            self._thin_out()
         at = 0
         while at + STRING_HEAD.itemsize <= len(raw):
             size, _, _, number, length = np.frombuffer(raw, STRING_HEAD, 1, at)[0].tolist()
             if number == 0:
-                self._old, self._new = self._new, {}
+                self._old |= self._new
+                self._new, self._new_bytes, self._whole = {}, 0, True
             else:
                 begin = at + STRING_HEAD.itemsize
                 self._new[number] = raw[begin : begin + length].decode(errors="replace")
+                self._new_bytes += length
             at += max(size, 8)
+
+    def _thin_out(self) -> None:
+        lasting = {n: text for n, text in self._old.items() if not text.startswith("step:")}
+        spare = [n for n, text in lasting.items() if text != DOMAIN]  # oldest first
+        for number in spare[: max(0, len(spare) - _MAX_OLD_TEXTS)]:
+            del lasting[number]
+        self._old, self._whole = lasting, False
 
     def text(self, number: int) -> str:
         """The text; empty where it never came."""

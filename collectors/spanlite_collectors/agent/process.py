@@ -108,6 +108,8 @@ class ProcessSpans:
         self._flush_host(now_ns, final or len(self._host) > self._patience.max_rows)
         self._flush_device(now_ns, final or sum(map(len, self._device)) > self._patience.max_rows)
         oldest = now_ns - self._patience.hold_ns
+        # Threads come and go.
+        self._step_end = {t: end for t, end in self._step_end.items() if end > oldest}
         if self._calls.worth_forgetting(oldest):
             self._learn_captures()
             self._calls.forget_before(oldest)

@@ -1,7 +1,12 @@
-"""Names of kernels."""
+"""Names of kernels and ranges."""
+
+import struct
 
 from hypothesis import given
 from hypothesis import strategies as st
+from spanlite_collectors.agent import convert
+from spanlite_collectors.agent.convert import StringTable
+from spanlite_collectors.agent.layout import RecordType
 from spanlite_collectors.agent.names import demangled
 
 
@@ -16,3 +21,44 @@ def test_names_of_kernels_are_written_as_other_profilers_do():
 def test_any_other_text_stays(text):
     assert demangled(text) == text or text.startswith("_Z")
     assert isinstance(demangled("_Z" + text.replace("\0", "")), str)
+
+
+def string(number: int, text: str) -> bytes:
+    """A record of a text as an agent writes it."""
+    data = text.encode()
+    size = (16 + len(data) + 7) // 8 * 8
+    return (struct.pack("<IHHII", size, RecordType.STRING, 0, number, len(data)) + data).ljust(
+        size, b"\0"
+    )
+
+
+def test_a_request_keeps_its_name_over_many_tables_of_texts():
+    """Steps that name their requests fill an agent's table in seconds; a request may last longer,
+    and its range comes at its end, with the number that its name had at its begin."""
+    table, number, steps = StringTable(), 1, []
+    table.take(string(1, "spanlite") + string(2, "request:chat;own=00-1-1-01;free=1"))
+    number = 3
+    for _ in range(20):
+        for _ in range(100):
+            table.take(string(number, f"step:;links={number:08192x}"))
+            steps.append(number)
+            number += 1
+        table.take(string(0, ""))
+        assert table.text(steps[-1]).startswith("step:")  # records of a moment ago
+    assert table.text(1) == "spanlite"
+    assert table.text(2).startswith("request:chat")
+    assert table.text(steps[0]) == ""
+    assert len(table._old) < 200
+
+
+def test_names_of_old_requests_are_bounded(monkeypatch):
+    monkeypatch.setattr(convert, "_MAX_OLD_TEXTS", 50)
+    monkeypatch.setattr(convert, "_MOMENT_BYTES", 100)
+    table = StringTable()
+    for number in range(1, 2001):
+        table.take(string(number, f"request:{number}"))
+        if number % 40 == 0:
+            table.take(string(0, ""))
+    assert len(table._old) <= 50 + 40
+    assert table.text(2000) == "request:2000"
+    assert table.text(1) == ""
