@@ -156,7 +156,8 @@ def step(
     tool = _nvtx.TOOL
     if tool is None:
         return NOTHING
-    return _Range(_StepBegin(tool, requests, number, _fields(attributes)), tool.pop_step)
+    tail = _fields(attributes) if attributes else ""
+    return _Range(_StepBegin(tool, requests, number, tail), tool.pop_step)
 
 
 class _LastStep(threading.local):
@@ -186,11 +187,7 @@ class _StepBegin:
 
     def __call__(self) -> None:
         served: list[object] = [
-            item.traceparent
-            if isinstance(item, Request)
-            else item
-            if isinstance(item, str)
-            else traceparent_of(item)
+            item if type(item) is str else _context_of(item)
             for item in itertools.islice(self._requests, MAX_LINKS)
         ]
         last = _last_step
@@ -225,6 +222,10 @@ def _range_of(text: str) -> _Range:
 def _stage(name: str) -> _Range:
     """One object for each name: it holds no state, so any thread may use it at any depth."""
     return _range_of(_clean(name))
+
+
+def _context_of(item: Any) -> str | None:
+    return item.traceparent if isinstance(item, Request) else traceparent_of(item)
 
 
 def _link(context: Any) -> str:
