@@ -4,6 +4,7 @@
 
 #include "clock.h"
 #include "launch_calls.h"
+#include "step_lock.h"
 
 namespace spanlite {
 namespace {
@@ -220,8 +221,8 @@ void Activity::Api(const CUpti_Activity* activity, uint32_t domain) {
   if (launches &&
       in->threadId != last_launch_thread_.exchange(in->threadId, std::memory_order_relaxed)) {
     std::lock_guard<std::mutex> lock(threads_mutex_);
-    launch_threads_.insert(in->threadId);
-    ring_->header()->state.launch_threads.store(launch_threads_.size(), std::memory_order_relaxed);
+    launch_threads_ever_ += launch_threads_.insert(in->threadId).second;
+    ring_->header()->state.launch_threads.store(launch_threads_ever_, std::memory_order_relaxed);
   }
   if (!Kept(use, waits_, in->returnValue) && !all_calls_.load(std::memory_order_relaxed)) return;
   ApiRecord out{};
@@ -271,6 +272,16 @@ void Activity::External(const CUpti_Activity* activity) {
   out.correlation_id = in->correlationId;
   out.kind = in->externalKind;
   ring_->Write(out, RecordType::kExternal);
+}
+
+std::vector<uint32_t> Activity::ForgetEnded() {
+  std::lock_guard<std::mutex> lock(threads_mutex_);
+  std::vector<uint32_t> ended;
+  for (uint32_t thread : launch_threads_)
+    if (!ThreadLives(thread)) ended.push_back(thread);
+  for (uint32_t thread : ended) launch_threads_.erase(thread);
+  last_launch_thread_ = 0;  // its number may be a new thread's
+  return ended;
 }
 
 std::vector<uint32_t> Activity::LaunchThreads() {

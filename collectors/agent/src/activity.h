@@ -26,8 +26,10 @@ class Activity {
   void KeepAllCalls(bool all) { all_calls_.store(all, std::memory_order_relaxed); }
   // Whether those of calls that wait do. Before the first window.
   void KeepWaits(bool waits) { waits_ = waits; }
-  // The threads that have ever been seen launching work.
+  // The threads that have been seen launching work.
   std::vector<uint32_t> LaunchThreads();
+  // From now on without those that have ended, which it gives; one whose records come later is back.
+  std::vector<uint32_t> ForgetEnded();
   // The one context that all work so far ran in; 0: none yet, or more than one.
   uint32_t OnlyContext() const;
   // Records of work and of launches received, ever.
@@ -72,6 +74,7 @@ class Activity {
 
   std::mutex threads_mutex_;
   std::unordered_set<uint32_t> launch_threads_;
+  uint64_t launch_threads_ever_ = 0;
   std::atomic<uint32_t> last_launch_thread_{0};
 };
 

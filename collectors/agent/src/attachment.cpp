@@ -216,10 +216,12 @@ bool Attachment::Synchronize() {
 }
 
 std::vector<uint32_t> Attachment::OtherLaunchers(uint32_t thread_id) {
-  // A thread that has ended cannot launch any more.
-  std::vector<uint32_t> others;
-  for (uint32_t launcher : activity_->LaunchThreads())
-    if (launcher != thread_id && ThreadLives(launcher)) others.push_back(launcher);
+  // A thread that has ended cannot launch any more, and programs may have one for each request; but
+  // it may have been at it when CUPTI was attached.
+  for (uint32_t ended : activity_->ForgetEnded())
+    if (loose_at_attach_.count(ended) != 0) attached_idle_ = false;
+  std::vector<uint32_t> others = activity_->LaunchThreads();
+  others.erase(std::remove(others.begin(), others.end(), thread_id), others.end());
   return others;
 }
 
