@@ -57,6 +57,11 @@ CANDIDATES: dict[str, list[str]] = {
     ],
 }  # fmt: skip
 
+#: The cases that candidates are judged by.
+ABOUT: dict[str, str | tuple[str, ...]] = {
+    "warps": "spin", "warps_not_realtime": "spin", "tensor": "matmul", "memory": ("l2", "dram"),
+}  # fmt: skip
+
 
 class RefusedError(Exception):
     """CUPTI's answer to a call was an error."""

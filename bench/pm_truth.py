@@ -26,17 +26,13 @@ from spanlite_collectors.agent.pm import (
     library_path,
 )
 
-from bench._pm_names import CANDIDATES, MetricNames
+from bench._pm_names import ABOUT, CANDIDATES, MetricNames
 from bench._report import emit
 
 #: A sample at an edge of the kernel's time is left out.
 MARGIN_NS = 4_000_000
 #: Somebody else may have the counters for a while.
 PATIENCE_S = 12.0
-#: The cases that candidates are judged by.
-ABOUT: dict[str, str | tuple[str, ...]] = {
-    "warps": "spin", "warps_not_realtime": "spin", "tensor": "matmul", "memory": ("l2", "dram"),
-}  # fmt: skip
 CLOCK, BYTES = "sm__cycles_elapsed.avg.per_second", "dram__bytes.sum.per_second"
 
 
