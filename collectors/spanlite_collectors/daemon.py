@@ -11,7 +11,7 @@ from types import FrameType
 from typing import Protocol
 
 from spanlite_collectors.delivery import KafkaSink
-from spanlite_collectors.free_memory import give_back
+from spanlite_collectors.free_memory import give_back, keep_little
 from spanlite_collectors.metrics import MetricsServer
 
 #: Kubernetes and systemd give 30 and 90 s before they kill.
@@ -69,6 +69,7 @@ class Daemon:
 
     def run(self, stop: threading.Event) -> None:
         """Serve until then. Raises ServiceError where spans are lost at the end."""
+        keep_little()
         with ExitStack() as stack:
             # Undone in reverse: sources stop, delivery empties, the pages go last.
             if self._pages is not None:

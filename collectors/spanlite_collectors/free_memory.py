@@ -12,6 +12,10 @@ from typing import Any
 
 import pyarrow as pa
 
+#: glibc's, by their numbers in malloc.h.
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+_LARGE_BYTES = 1 << 20
+
 
 @lru_cache(1)
 def _trim() -> Any:
@@ -20,6 +24,18 @@ def _trim() -> Any:
     if found is not None:
         found.argtypes, found.restype = [ctypes.c_size_t], ctypes.c_int
     return found
+
+
+def keep_little() -> None:
+    """Large arrays have a mapping each, which ends with them, and so do the ends of heaps.
+
+    By itself glibc raises both limits to some 64 MiB in a process that frees large arrays, and
+    `malloc_trim` leaves the ends of all threads' heaps but the first one's.
+    """
+    change = getattr(ctypes.CDLL(None), "mallopt", None)
+    if change is not None:
+        change(_M_MMAP_THRESHOLD, _LARGE_BYTES)
+        change(_M_TRIM_THRESHOLD, _LARGE_BYTES)
 
 
 def give_back() -> None:
