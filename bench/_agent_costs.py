@@ -55,6 +55,14 @@ def _cpu_a_step(turns: list[Turn]) -> float:
     return sum(turn.cpu_s for turn in turns) / sum(len(turn.ns) for turn in turns)
 
 
+def _thirds_us(turns: list[Turn]) -> list[float]:
+    """Median step of the first, middle and last third of turns: whether a recording grows dear."""
+    parts = [np.array_split(turn.ns, 3) for turn in turns]
+    return [
+        round(float(np.median(np.concatenate(part))) / 1e3, 1) for part in zip(*parts, strict=True)
+    ]
+
+
 def report_costs(workers: list[Worker], workload: str) -> None:
     """Throughput, p99, resting cost and CPU of each level."""
     base, *others = workers = [worker for worker in workers if workload in worker.turns]
@@ -71,11 +79,12 @@ def report_costs(workers: list[Worker], workload: str) -> None:
              interval=edges)  # fmt: skip
         pairs = zip(worker.turns[workload], base.turns[workload], strict=True)
         resting = [np.median(mine.ns) / np.median(theirs.ns) - 1 for mine, theirs in pairs]
-        emit(f"agent.median_cost_pct.{name}.{workload}", float(np.median(resting)) * 100, "%")
+        emit(f"agent.median_cost_pct.{name}.{workload}", float(np.median(resting)) * 100, "%",
+             thirds_us=_thirds_us(worker.turns[workload]))  # fmt: skip
         more_s = _cpu_a_step(worker.turns[workload]) - _cpu_a_step(base.turns[workload])
         emit(f"agent.cpu_pct.{name}.{workload}", more_s * 1e9 / float(quiet.mean()) * 100, "%",
              note="of one core, more than without")  # fmt: skip
-    _compare_with_kineto({worker.name: worker for worker in workers}, workload)
+    _compare_with_kineto(base, {worker.name: worker for worker in others}, workload)
 
 
 def report_long(worker: Worker, workload: str, windows: int) -> None:
@@ -103,25 +112,42 @@ def report_long(worker: Worker, workload: str, windows: int) -> None:
          note="between windows")  # fmt: skip
 
 
-def _compare_with_kineto(workers: dict[str, Worker], workload: str) -> None:
+def whole_costs(worker: Worker, base: Worker, workload: str) -> F64:
+    """Per cent more than `base`, round by round, its start and stop outside steps taken in."""
+    whole = [(turn.ns.sum() + turn.outside_ns) / len(turn.ns) for turn in worker.turns[workload]]
+    return np.asarray((np.array(whole) / step_means(base, workload) - 1) * 100)
+
+
+def _compare_with_kineto(base: Worker, workers: dict[str, Worker], workload: str) -> None:
     """How much less `continuous` costs than torch.profiler, in the same rounds."""
-    if "kineto" not in workers:
+    switched = [w for w in workers.values() if w.profile or w.switch is not None]
+    for worker in switched:
+        whole, turns = whole_costs(worker, base, workload), worker.turns[workload]
+        emit(f"agent.throughput_cost_pct.{worker.name}_with_stop.{workload}",
+             float(whole.mean()), "%", interval=interval(whole),
+             median=round(float(np.median(whole)), 3), steps_a_turn=len(turns[0].ns),
+             stop_ms=round(float(np.mean([turn.outside_ns for turn in turns])) / 1e6, 2),
+             records=sum(turn.records for turn in turns),
+             note="its start and stop, in which it parses what it kept, taken in")  # fmt: skip
+    if (peer := workers.get("kineto")) is None:
         return
-    base, peer = workers["nothing"], workers["kineto"]
     theirs = costs(peer, base, workload)
-    whole = np.array([(t.ns.sum() + t.outside_ns) / len(t.ns) for t in peer.turns[workload]])
-    emit(f"agent.throughput_cost_pct.kineto_with_stop.{workload}",
-         float((whole / step_means(base, workload) - 1).mean()) * 100, "%",
-         note="its start and stop, in which it parses what it kept, taken in")  # fmt: skip
     for worker in workers.values():
-        if not worker.name.startswith("continuous"):
+        if worker.profile or not worker.name.startswith("continuous"):
             continue
         mine = costs(worker, base, workload)
-        less = theirs - mine
-        ratio = float(theirs.mean() / mine.mean()) if mine.mean() > 0 else None
-        emit(f"agent.cheaper_than_kineto_pct.{worker.name}.{workload}", float(less.mean()), "%", 0,
-             "kineto", ratio, interval=interval(less), median=round(float(np.median(less)), 3),
-             median_interval=interval(less, np.median))  # fmt: skip
+        _emit_cheaper(worker.name, theirs, mine, workload)
+        if worker.switch is not None:
+            _emit_cheaper("continuous_whole", whole_costs(peer, base, workload),
+                          whole_costs(worker, base, workload), workload)  # fmt: skip
+
+
+def _emit_cheaper(name: str, theirs: F64, mine: F64, workload: str) -> None:
+    less = theirs - mine
+    ratio = float(theirs.mean() / mine.mean()) if mine.mean() > 0 else None
+    emit(f"agent.cheaper_than_kineto_pct.{name}.{workload}", float(less.mean()), "%", 0,
+         "kineto", ratio, interval=interval(less), median=round(float(np.median(less)), 3),
+         median_interval=interval(less, np.median), rounds=len(less))  # fmt: skip
 
 
 def report_ranges(workers: dict[str, Worker], workload: str, stages: int) -> None:

@@ -99,6 +99,11 @@ class RingDrain(threading.Thread):
                 self._drain(ring)
             time.sleep(DRAIN_EVERY_S)
 
+    def ring_of(self, process_id: int) -> Ring | None:
+        """The ring of a process, for its control and state; None where it has none yet."""
+        rings = [ring for ring in list(self._rings.values()) if ring.process_id == process_id]
+        return rings[0] if rings else None
+
     def capture(self, steps: int, reason: WindowReason = WindowReason.DEMAND) -> int:
         """Ask every process for a window of so many steps; how many were asked."""
         rings = list(self._rings.values())
@@ -137,6 +142,8 @@ class RingDrain(threading.Thread):
             "cost_ppm",
             "attached_cost_ppm",
             "attach_ns",
+            "parse_ns",
+            "buffers",
             "steps",
             "attached",
             "window_open",

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,9 +23,14 @@ STAND_IN = ROOT / "collectors" / "agent" / "build" / "tests"
 I64 = npt.NDArray[np.int64]
 #: All workers share these cores, as one runs at a time and cores differ.
 CORES = range(2, 6) if (os.cpu_count() or 1) >= 8 else range(os.cpu_count() or 1)
-#: Steps of torch.profiler's turns at most: it keeps all events and parses them at the end.
+#: Profilers of Python by the name of their process.
+PROFILERS = ("kineto", "cupti_python")
+#: Steps of their turns at most: torch.profiler keeps all events and parses them at the end.
 PROFILED_STEPS = 150
+#: Steps after a recording was switched off in which it ends.
+SWITCH_STEPS = 10
 WARM_UP_STEPS = 60
+FEWEST_STEPS = 5
 #: Steps before each turn's, not timed: another process has just had the GPU.
 WARM_STEPS = 3
 
@@ -39,6 +45,8 @@ class Turn:
     #: In host time (CLOCK_REALTIME), like the records.
     began_ns: int
     ended_ns: int
+    #: That a profiler of Python counted.
+    records: int = 0
 
 
 @dataclass
@@ -50,6 +58,13 @@ class Worker:
     turns: dict[str, list[Turn]] = field(default_factory=dict)
     #: Longer turns: each with the one without an agent before it and the one after it.
     between: dict[str, list[tuple[Turn, Turn, Turn]]] = field(default_factory=dict)
+    #: Switches the agent's recording on and off: it records in its turns only, as profilers do.
+    switch: Callable[[bool], None] | None = None
+
+    @property
+    def profile(self) -> str:
+        """The profiler of Python that records its turns, if any."""
+        return self.name if self.name in PROFILERS else ""
 
     def all_turns(self, workload: str) -> list[Turn]:
         """Short and long ones, in the order of time."""
@@ -142,7 +157,12 @@ def all_at_once(workers: list[Worker], **request: Any) -> list[dict[str, Any]]:
 
 
 def take_turns(
-    workers: list[Worker], workload: str, rounds: int, seconds: float, ends: float = float("inf")
+    workers: list[Worker],
+    workload: str,
+    rounds: int,
+    seconds: float,
+    ends: float = float("inf"),
+    quiet: bool = False,
 ) -> None:
     """Rounds in which each process runs for about `seconds`, one after the other.
 
@@ -157,10 +177,9 @@ def take_turns(
             break
         shift = number % len(workers)
         for worker in workers[shift:] + workers[:shift]:
-            profile = worker.name == "kineto"
-            count = min(steps, PROFILED_STEPS) if profile else steps
+            stops = bool(worker.profile) or worker.switch is not None
             try:
-                turn = _turn(worker, workload, count, profile)
+                turn = take_turn(worker, workload, min(steps, PROFILED_STEPS) if stops else steps)
             except RuntimeError as error:
                 emit(f"agent.turn_failed.{worker.name}.{workload}", 1, "failures", 0,
                      error=str(error))  # fmt: skip
@@ -168,7 +187,8 @@ def take_turns(
                 workers.remove(worker)
                 continue
             worker.turns.setdefault(workload, []).append(turn)
-            _say(worker, workload, number, turn)
+            if not quiet:
+                _say(worker, workload, number, turn)
 
 
 def take_long_turns(
@@ -180,12 +200,12 @@ def take_long_turns(
     that what drifts hits both alike.
     """
     steps = _steps_in(base, workload, seconds)
-    before = _turn(base, workload, max(10, steps // 3), False)
+    before = take_turn(base, workload, max(10, steps // 3))
     for number in range(turns):
         if number >= 1 and time.monotonic() > ends:
             break
-        turn = _turn(worker, workload, steps, False)
-        after = _turn(base, workload, max(10, steps // 3), False)
+        turn = take_turn(worker, workload, steps)
+        after = take_turn(base, workload, max(10, steps // 3))
         worker.between.setdefault(workload, []).append((before, turn, after))
         _say(worker, workload, number, turn)
         before = after
@@ -193,7 +213,7 @@ def take_long_turns(
 
 def _steps_in(worker: Worker, workload: str, seconds: float) -> int:
     probe = all_at_once([worker], run=workload, steps=WARM_UP_STEPS)[0]
-    return max(10, int(seconds * 1e9 / float(np.median(probe["ns"]))))
+    return max(FEWEST_STEPS, int(seconds * 1e9 / float(np.median(probe["ns"]))))
 
 
 def _say(worker: Worker, workload: str, number: int, turn: Turn) -> None:
@@ -202,9 +222,34 @@ def _say(worker: Worker, workload: str, number: int, turn: Turn) -> None:
           f"{len(turn.ns)} steps", file=sys.stderr, flush=True)  # fmt: skip
 
 
-def _turn(worker: Worker, workload: str, steps: int, profile: bool) -> Turn:
+def take_turn(worker: Worker, workload: str, steps: int) -> Turn:
+    """One turn of a process. Raises RuntimeError where it fails."""
     began_ns = time.time_ns()
-    worker.ask(run=workload, steps=steps, profile=profile, warm=WARM_STEPS)
-    said = worker.answer()
+    if worker.switch is not None:
+        return _switched_turn(worker, workload, steps, worker.switch)
+    said = ask_steps(worker, workload, steps, profile=worker.profile, warm=WARM_STEPS)
     times = np.array(said["ns"], np.int64)
-    return Turn(times, said["cpu_s"], said.get("outside_ns", 0), began_ns, time.time_ns())
+    return Turn(times, said["cpu_s"], said.get("outside_ns", 0), began_ns, time.time_ns(),
+                said.get("records", 0))  # fmt: skip
+
+
+def _switched_turn(
+    worker: Worker, workload: str, steps: int, switch: Callable[[bool], None]
+) -> Turn:
+    """A turn that begins and ends with a switch of the agent's level. The first step attaches and
+    is counted with the others; what the steps after the last took longer is `outside_ns`."""
+    began_ns = time.time_ns()
+    ask_steps(worker, workload, WARM_STEPS)
+    switch(True)
+    said = ask_steps(worker, workload, steps)
+    switch(False)
+    after = ask_steps(worker, workload, SWITCH_STEPS)
+    longer_ns = sum(after["ns"]) - SWITCH_STEPS * float(np.median(after["ns"]))
+    return Turn(np.array(said["ns"], np.int64), said["cpu_s"], max(0, int(longer_ns)), began_ns,
+                time.time_ns())  # fmt: skip
+
+
+def ask_steps(worker: Worker, workload: str, steps: int, **more: Any) -> dict[str, Any]:
+    """Have a process run steps, without a checksum after them, and wait for the answer."""
+    worker.ask(run=workload, steps=steps, sum=False, **more)
+    return worker.answer()

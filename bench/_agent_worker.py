@@ -1,9 +1,10 @@
 """One process of the agent's bench: builds its loads, then runs steps as it is told.
 
-Reads one JSON object a line (`{"run": NAME, "steps": N, "profile": false}`), answers with one:
+Reads one JSON object a line (`{"run": NAME, "steps": N, "profile": ""}`), answers with one:
 step times in ns, a checksum of each load's state, the CPU seconds of all its threads meanwhile.
-`{"ranges": N}` times N ranges instead. The process is an ordinary server: only its environment
-says whether an agent is loaded.
+`"profile"` names a profiler of Python that records the steps, `"marks"` asks for the host time at
+each step's edge, `"sum": false` leaves the checksum out. `{"ranges": N}` times N ranges instead.
+The process is an ordinary server: only its environment says whether an agent is loaded.
 """
 
 from __future__ import annotations
@@ -15,34 +16,61 @@ import traceback
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
-from typing import Any
+from itertools import pairwise
+from typing import Any, Protocol, cast
 
 from bench._agent_loads import make
 
 
-def timed(load: Any, steps: int, first: int) -> list[int]:
-    """Run steps; the time of each in ns."""
-    clock = time.perf_counter_ns
-    times, last = [], clock()
+def edges(load: Any, steps: int, first: int, clock: Callable[[], int]) -> list[int]:
+    """Run steps; the time before each and after the last, in ns of the clock."""
+    times = [clock()]
     for number in range(first, first + steps):
         load.step(number)
-        now = clock()
-        times.append(now - last)
-        last = now
+        times.append(clock())
     return times
 
 
-def profiled(load: Any, steps: int, first: int) -> tuple[list[int], int]:
-    """The same under torch.profiler (CUDA activities only: its cheapest setting), and the ns that
-    its start and stop took, which are in no step's time."""
-    from torch.profiler import ProfilerActivity, profile
+def timed(load: Any, steps: int, first: int) -> list[int]:
+    """Run steps; the time of each in ns."""
+    times = edges(load, steps, first, time.perf_counter_ns)
+    return [after - before for before, after in pairwise(times)]
 
+
+class Profiler(Protocol):
+    """What records the process's kernels from Python."""
+
+    def start(self) -> Any:
+        """Begin to record."""
+
+    def stop(self) -> Any:
+        """Record no more; whatever was recorded is there afterwards."""
+
+
+def profiler(name: str) -> Profiler:
+    """torch.profiler with its cheapest setting, CUDA activities only, or cupti-python."""
+    if name == "cupti_python":
+        from bench._agent_cupti_python import CuptiPython
+
+        return CuptiPython.only()
+    from torch.profiler import (  # type: ignore[import-not-found,unused-ignore]
+        ProfilerActivity,
+        profile,
+    )
+
+    return cast(Profiler, profile(activities=[ProfilerActivity.CUDA]))
+
+
+def profiled(load: Any, steps: int, first: int, name: str) -> tuple[list[int], int, int]:
+    """The same under a profiler, the ns that its start and stop took, which are in no step's time,
+    and the records that it counted."""
     began = time.perf_counter_ns()
-    profiler = profile(activities=[ProfilerActivity.CUDA])
-    profiler.start()
+    recorder = profiler(name)
+    recorder.start()
     times = timed(load, steps, first)
-    profiler.stop()
-    return times, time.perf_counter_ns() - began - sum(times)
+    recorder.stop()
+    outside_ns = time.perf_counter_ns() - began - sum(times)
+    return times, outside_ns, getattr(recorder, "records", 0)
 
 
 class Loads:
@@ -83,17 +111,20 @@ class Loads:
 def alone(load: Any, request: dict[str, Any], first: int) -> dict[str, Any]:
     """One load's steps, on this thread, after a few that warm caches and are not timed."""
     timed(load, request.get("warm", 0), first)
-    cpu_s, outside_ns = time.process_time(), 0
+    cpu_s, more = time.process_time(), dict[str, Any]()
     if request.get("profile"):
-        times, outside_ns = profiled(load, request["steps"], first)
+        times, outside_ns, records = profiled(load, request["steps"], first, request["profile"])
+        more = {"outside_ns": outside_ns, "records": records}
+    elif request.get("marks"):
+        marks = edges(load, request["steps"], first, time.time_ns)
+        times, more = [], {"marks": marks}
     else:
         times = timed(load, request["steps"], first)
-    return {
+    return more | {
         "ns": times,
         "cpu_s": time.process_time() - cpu_s,
-        "outside_ns": outside_ns,
         "stages": load.stages_a_step,
-        "sum": [load.checksum()],
+        "sum": [load.checksum()] if request.get("sum", True) else [],
     }
 
 
