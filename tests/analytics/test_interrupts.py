@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import duckdb
 import pytest
@@ -21,6 +21,14 @@ def ways(con: duckdb.DuckDBPyConnection) -> dict[str, Callable[[], object]]:
         "frame": lambda: con.sql(HOURS).df(),
         "batches": lambda: list(batches_of(con.sql(HOURS))),
     }
+
+
+@pytest.fixture(autouse=True)
+def heard() -> Iterator[None]:
+    """A shell starts what runs in its background with SIGINT ignored, and Python keeps that."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.mark.parametrize("way", ["execute", "frame", "batches"])
