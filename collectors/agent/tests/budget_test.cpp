@@ -5,19 +5,12 @@
 #include <random>
 
 #include "budget.h"
+#include "check.h"
 #include "open_windows.h"
 
 using namespace spanlite;
 
 namespace {
-
-#define CHECK(condition)                                                           \
-  do {                                                                             \
-    if (!(condition)) {                                                            \
-      std::fprintf(stderr, "%s:%d: not so: %s\n", __FILE__, __LINE__, #condition); \
-      std::exit(1);                                                                \
-    }                                                                              \
-  } while (false)
 
 // A server whose steps take `step_ns`, and `slower` times that inside windows. Returns the cost
 // that really arose, in ppm, over ten minutes.

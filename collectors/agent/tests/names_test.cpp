@@ -9,6 +9,7 @@
 #include <thread>
 #include <vector>
 
+#include "check.h"
 #include "consumer.h"
 #include "name_cache.h"
 #include "ring.h"
@@ -16,14 +17,6 @@
 using namespace spanlite;
 
 namespace {
-
-#define CHECK(condition)                                                           \
-  do {                                                                             \
-    if (!(condition)) {                                                            \
-      std::fprintf(stderr, "%s:%d: not so: %s\n", __FILE__, __LINE__, #condition); \
-      std::exit(1);                                                                \
-    }                                                                              \
-  } while (false)
 
 const Config g_config;
 

@@ -15,20 +15,13 @@
 #include <unistd.h>
 #include <vector>
 
+#include "check.h"
 #include "consumer.h"
 #include "ring.h"
 
 using namespace spanlite;
 
 namespace {
-
-#define CHECK(condition)                                                           \
-  do {                                                                             \
-    if (!(condition)) {                                                            \
-      std::fprintf(stderr, "%s:%d: not so: %s\n", __FILE__, __LINE__, #condition); \
-      std::exit(1);                                                                \
-    }                                                                              \
-  } while (false)
 
 constexpr uint32_t kTypes = 16;
 
