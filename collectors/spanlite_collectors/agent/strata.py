@@ -39,6 +39,8 @@ _MOST_NAMES = 16
 _REST = -1
 #: Steps that may end at the same moment, on as many threads.
 _AT_ONCE = 16
+#: Steps kept as records; at level `ranges` no window closes for hours.
+_MOST_FRESH = 1 << 16
 _FIELDS = ("records", "name")
 
 
@@ -162,12 +164,24 @@ class StepKinds:
         self._counted = 0
         #: Steps of which it is not known yet which window closes after them.
         self._fresh: list[Steps] = []
+        #: How many since the last window are kept as records no more.
+        self._early = 0
 
     def take(self, records: Records, names: Mapping[int, str]) -> None:
         """Steps as they come; the text of each `name` in them."""
         texts, inverse = np.unique(records["name"], return_inverse=True)
         numbers = np.array([self._number(names.get(text, "")) for text in texts.tolist()], np.int64)
         self._fresh.append(Steps(records, numbers[inverse.ravel()]))
+        if sum(len(part.records) for part in self._fresh) > _MOST_FRESH:
+            self._let_wait()
+
+    def _let_wait(self) -> None:
+        """Steps outside of windows begin to wait before the next window closes."""
+        fresh = Steps.join(self._fresh)
+        outside = np.asarray(fresh.records["window"] == 0)
+        self._wait(fresh.where(outside), 1.0)
+        self._early += int(outside.sum())
+        self._fresh = [fresh.where(~outside)]
 
     def _number(self, text: str) -> int:
         name = re.sub(r"[\d\W]+$", "", text)
@@ -181,10 +195,11 @@ class StepKinds:
 
         Empty where the records of its steps are missing.
         """
+        early, self._early = self._early, 0
         past = self._until(close_ns, seen)
         mine = past.where(past.covered & (past.records["window"] == window))
         # The ring may have dropped some steps: those that came stand for them too.
-        self._wait(past, max(1.0, seen / max(len(past.records), 1)))
+        self._wait(past, max(1.0, (seen - early) / max(len(past.records), 1)))
         if not len(mine.records) or not steps:
             return {}
         weights: dict[int, float] = {}
@@ -195,6 +210,7 @@ class StepKinds:
 
     def skip(self, close_ns: int, seen: int) -> None:
         """A window has closed all steps of which stand for themselves."""
+        self._early = 0
         past = self._until(close_ns, seen)
         self._wait(past.where(~past.covered), 1.0)
 

@@ -124,6 +124,16 @@ def test_a_window_without_records_of_its_steps_tells_nothing_and_they_wait():
     assert sum(server.weights) == pytest.approx(520, abs=1)
 
 
+def test_steps_without_a_window_for_hours_are_counted_and_not_kept():
+    server = Server(1)
+    for _ in range(60):
+        server.run(5000)
+    assert sum(len(part.records) for part in server.kinds._fresh) <= 1 << 16
+    server.cover(30, 0)
+    assert sum(server.weights) + server.waiting() == pytest.approx(300_030, rel=1e-6)
+    assert sum(server.weights) > 280_000
+
+
 def test_steps_of_continuous_stretches_stand_for_themselves():
     server = Server(1)
     server.run(500)
