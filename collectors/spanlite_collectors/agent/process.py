@@ -29,11 +29,11 @@ from spanlite_collectors.agent.place import I64, Ids, Placed, place
 from spanlite_collectors.agent.ring import Records
 from spanlite_collectors.agent.rows import HOST, Rows, Texts, concat, empty, pick
 from spanlite_collectors.agent.windows import Windows
+from spanlite_collectors.agent.work import CALLS, work_of_steps
 from spanlite_collectors.importers._json_text import to_json
 from spanlite_collectors.sinks import SpanSink
 
 _FOREVER = np.iinfo(np.int64).max
-_CALLS = (SpanKind.RUNTIME_CALL, SpanKind.DRIVER_CALL)
 _TRACK_GROUP = np.zeros(256, np.int8)
 _TRACK_GROUP[SpanKind.SYNC] = 1
 
@@ -105,6 +105,10 @@ class ProcessSpans:
         self._host = concat([self._host, *self._new_host])
         self._new_host.clear()
         self._mark_steps()
+        self.windows.settle(
+            _FOREVER if final else now_ns - self._patience.grace_ns,
+            lambda window, steps: work_of_steps(window, steps, self._host, self._device),
+        )
         self._flush_host(now_ns, final or len(self._host) > self._patience.max_rows)
         self._flush_device(now_ns, final or sum(map(len, self._device)) > self._patience.max_rows)
         oldest = now_ns - self._patience.hold_ns
@@ -136,7 +140,7 @@ class ProcessSpans:
         same = (starts[at] == self._host["start"]) & (
             records["thread_id"][at] == self._host["thread"]
         )
-        mine = np.flatnonzero(same & ~np.isin(self._host["kind"], _CALLS))
+        mine = np.flatnonzero(same & ~np.isin(self._host["kind"], CALLS))
         self._host["kind"][mine] = SpanKind.STEP
         for row, record in zip(mine.tolist(), records[at[mine]], strict=True):
             if record["window"]:
@@ -174,7 +178,7 @@ class ProcessSpans:
         # Ranges stay a while, since calls in them may come late.
         every = Placed.join([self._carry, new])
         end = every.rows["start"] + every.rows["duration"]
-        is_range = ~np.isin(every.rows["kind"], (*_CALLS, SpanKind.OVERHEAD))
+        is_range = ~np.isin(every.rows["kind"], (*CALLS, SpanKind.OVERHEAD))
         recent = end > now_ns - 2 * self._patience.grace_ns
         still = end > int(bound.min())
         self._carry = (
@@ -196,9 +200,8 @@ class ProcessSpans:
         # A parent that has not ended yet is known by its children only.
         known = np.concatenate([np.zeros(1, np.uint64), rows["id"], self._carry.rows["id"]])
         waits = ~np.isin(rows["parent_id"], known)
-        # Nor is a thread's first step, but no window closes inside of one.
-        new = limits[inverse.ravel()] == _FOREVER
-        waits |= new & ~self.windows.known(rows["window"])
+        # What steps in a window stand for is known once it has closed and their work is in.
+        waits |= ~self.windows.known(rows["window"])
         waits &= rows["start"] > since
         np.minimum.at(limits, inverse.ravel()[waits], rows["start"][waits])
         return np.minimum(bound, limits[inverse.ravel()])

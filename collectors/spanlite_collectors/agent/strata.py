@@ -6,13 +6,18 @@ and duration are known. So steps are told apart by name and, where their duratio
 separate groups, by group; a covered step then stands for the steps of its own kind
 (post-stratification: W. G. Cochran, Sampling Techniques, 3rd edition, section 5A.9). A kind that a
 window missed waits for the next one that covers it, so no step is forgotten.
+
+Inside a window a step's own duration is a poor witness: recording slows it, some by far more than
+others, and a few slow steps of a common kind would outnumber a rare one's. How much it started on
+the GPU, and how long that ran, hardly changes. So its duration is taken to be that of the covered
+steps with about as much work, by their median.
 """
 
 from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -39,6 +44,11 @@ _MOST_NAMES = 16
 _REST = -1
 #: Steps that may end at the same moment, on as many threads.
 _AT_ONCE = 16
+#: A covered step's duration is judged by so many others at most that started as much work as it
+#: did, and for as long, to this part.
+_LIKE, _ALIKE = 9, 0.10
+#: A kind of which so many covered steps were to be expected, and none came, has no work of its own.
+_EXPECTED = 20.0
 #: Steps kept as records; at level `ranges` no window closes for hours.
 _MOST_FRESH = 1 << 16
 _FIELDS = ("records", "name")
@@ -92,8 +102,10 @@ class _Name:
     usual: F64 = field(default_factory=lambda: np.zeros(_BINS))
     #: Steps that no covered one stands for yet.
     waiting: F64 = field(default_factory=lambda: np.zeros(_BINS))
-    #: Durations of the last covered ones, in ns.
-    inside: deque[int] = field(default_factory=lambda: deque(maxlen=400))
+    #: How many of those that wait were to be expected in windows that have closed since.
+    expected: F64 = field(default_factory=lambda: np.zeros(_BINS))
+    #: Of the last covered ones: ns, launches, and ns that these ran on the GPU.
+    inside: deque[list[int]] = field(default_factory=lambda: deque(maxlen=400))
 
     def learn(self, duration_ns: I64) -> None:
         """Steps outside of windows."""
@@ -101,20 +113,39 @@ class _Name:
         if self.usual.sum() > _MOST:
             self.usual *= 0.5
 
-    def slower_ns(self) -> float:
+    def cover(self, duration_ns: I64, work: I64) -> F64:
+        """Steps inside of windows; what they would have taken outside, shape (n,)."""
+        self.inside.extend(np.column_stack([duration_ns, work]).tolist())
+        inside, *of_inside = np.array(self.inside, np.float64).reshape(-1, 3).T
+        alike = _alike(work.astype(np.float64), inside, np.stack(of_inside, 1))
+        known = np.where(work[:, 0] > 0, alike, duration_ns)
+        return np.asarray(known - self._slower_ns(inside))
+
+    def _slower_ns(self, inside: F64) -> float:
         """By how much a window slows its steps: so that they fit the others best.
 
         It costs each kernel about the same, so what is added is about the same for short and long
         steps.
         """
-        if not self.inside or not self.usual.any():
+        if not len(inside) or not self.usual.any():
             return 0.0
         smooth = np.convolve(self.usual, _KERNEL, "same")
         likely = np.log(smooth / smooth.sum() + 1e-4)
-        inside = np.array(self.inside, np.float64)
         tries = np.linspace(0, float(np.median(inside)) / 2, 101)
         fits = likely[bin_of((inside - tries[:, None]).ravel())].reshape(len(tries), -1).sum(axis=1)
         return float(tries[int(np.argmax(fits))])
+
+
+def _alike(work: F64, inside: F64, of_inside: F64) -> F64:
+    """The median duration of the steps whose work is most like each one's, shape (n,).
+
+    `work`: of each step, shape (n, 2). `inside`, `of_inside`: the durations of those to choose
+    from, these among them, and their work, shapes (m,) and (m, 2).
+    """
+    apart = np.abs(np.log1p(work)[:, None] - np.log1p(of_inside)).max(axis=2)
+    nearest = np.argsort(apart, axis=1, kind="stable")[:, :_LIKE]
+    like = np.take_along_axis(apart, nearest, axis=1) <= _ALIKE
+    return np.asarray(np.nanmedian(np.where(like, inside[nearest], np.nan), axis=1), np.float64)
 
 
 @dataclass(frozen=True)
@@ -189,22 +220,36 @@ class StepKinds:
             self._numbers[name] = len(self._numbers)
         return self._numbers.get(name, _REST)
 
-    def close(self, window: int, close_ns: int, steps: int, seen: int) -> Mapping[int, float]:
+    def close(
+        self, window: int, close_ns: int, steps: int, seen: int, work_of: Callable[[Records], I64]
+    ) -> Mapping[int, float]:
         """A window that covered `steps` has closed, `seen` ended since the last: what its steps,
         by their number, stand for. Steps that ended before `close_ns` must have been taken.
+
+        `work_of`: of records of covered steps, how many kernels and copies they launched and for how
+        many ns these ran, shape (n, 2); zeros where that is not known.
 
         Empty where the records of its steps are missing.
         """
         early, self._early = self._early, 0
         past = self._until(close_ns, seen)
-        mine = past.where(past.covered & (past.records["window"] == window))
+        covered = past.covered
         # The ring may have dropped some steps: those that came stand for them too.
-        self._wait(past, max(1.0, (seen - early) / max(len(past.records), 1)))
-        if not len(mine.records) or not steps:
-            return {}
+        each = max(1.0, (seen - early) / max(len(past.records), 1))
+        self._wait(past.where(~covered), each)
         weights: dict[int, float] = {}
-        for name, part in mine.by_name():
-            weights |= self._weigh(self._names[name], part)
+        inside = past.where(covered)
+        mine = past.where(covered & (past.records["window"] == window))
+        work = work_of(inside.records)
+        for number, part in inside.by_name():
+            name = self._names.setdefault(number, _Name())
+            usual_ns = name.cover(part.duration_ns, work[inside.name == number])
+            name.waiting += each * np.bincount(bin_of(usual_ns), minlength=_BINS)
+            own = part.records["window"] == window
+            if steps and own.any():
+                weights |= self._weigh(name, part.where(own), usual_ns[own])
+        if not len(mine.records):
+            return {}
         scale = len(mine.records) / steps
         return {number: round(max(1.0, weight * scale), 6) for number, weight in weights.items()}
 
@@ -234,18 +279,24 @@ class StepKinds:
         for number, part in steps.by_name():
             name = self._names.setdefault(number, _Name())
             name.learn(part.duration_ns[part.records["window"] == 0])
-            name.inside.extend(part.duration_ns[part.covered].tolist())
-            usual_ns = part.duration_ns - np.where(part.covered, name.slower_ns(), 0.0)
-            name.waiting += each * np.bincount(bin_of(usual_ns), minlength=_BINS)
+            name.waiting += each * np.bincount(bin_of(part.duration_ns), minlength=_BINS)
 
-    def _weigh(self, name: _Name, covered: Steps) -> dict[int, float]:
+    def _weigh(self, name: _Name, covered: Steps, usual_ns: F64) -> dict[int, float]:
         """What covered steps of a name stand for: all of their kind that waited."""
         cuts = np.array(valleys(name.usual), np.int64)
         kind_of = np.searchsorted(cuts, np.arange(_BINS), side="right")
-        kinds = kind_of[bin_of(covered.duration_ns - name.slower_ns())]
+        kinds = kind_of[bin_of(usual_ns)]
+        name.expected += len(kinds) * name.waiting / max(name.waiting.sum(), 1e-12)
+        covers = np.unique(kinds)
         out: dict[int, float] = {}
-        for kind in np.unique(kinds).tolist():
+        for kind in np.unique(kind_of).tolist():
+            own = kind_of == kind
+            if kind not in covers:
+                if name.expected[own].sum() < _EXPECTED:
+                    continue
+                kind = covers[np.argmin(np.abs(covers - kind))]  # noqa: PLW2901
             mine = covered.records["number"][kinds == kind].tolist()
-            out |= dict.fromkeys(mine, float(name.waiting[kind_of == kind].sum()) / len(mine))
-            name.waiting[kind_of == kind] = 0
+            for number in mine:
+                out[number] = out.get(number, 0.0) + float(name.waiting[own].sum()) / len(mine)
+            name.waiting[own] = name.expected[own] = 0
         return out

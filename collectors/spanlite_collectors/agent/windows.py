@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,6 +16,7 @@ from spanlite_collectors.agent.strata import StepKinds
 from spanlite_collectors.sinks import CAPTURE_WEIGHT
 
 F64 = npt.NDArray[np.float64]
+I64 = npt.NDArray[np.int64]
 
 #: Windows kept, a handful of numbers each. Spans come within seconds of their window.
 _KEPT = 256
@@ -31,6 +34,8 @@ class Windows:
         self._kinds = StepKinds()
         #: How many steps each covered one stands for, by its number, of each window.
         self._weights: dict[int, Mapping[int, float]] = {}
+        #: Records of windows whose weights are not known yet, in their order.
+        self._pending: deque[Any] = deque()
         self.cost_ppm = 0
         #: Whether the agent records all the time now: no weight depends on a window's end then.
         self.continuous = False
@@ -41,24 +46,41 @@ class Windows:
         self._kinds.take(records, names)
 
     def take(self, records: Records) -> None:
-        """Windows that have closed."""
+        """Windows that have closed; `settle` says what their steps stand for."""
         for record in records:
             number = int(record["window"])
             self._windows[number] = _describe(record)
-            self._weights[number] = self._weigh(number, record)
+            self._pending.append(record)
             self._times[number] = int(record["open_ns"]), int(record["close_ns"])
             self.cost_ppm = int(record["cost_ppm"])
-        while len(self._windows) > _KEPT:
-            oldest = next(iter(self._windows))
+
+    def settle(self, before_ns: int, work_of: Callable[[int, Records], I64]) -> None:
+        """Weigh the steps of windows that closed before then: what ran in them has been taken.
+
+        `work_of`: of a window and records of steps in it, their launches and for how many ns these
+        ran. Of a continuous stretch each step stands for itself, so it needs no wait.
+        """
+        while self._pending:
+            record = self._pending[0]
+            flows = record["reason"] == WindowReason.CONTINUOUS
+            if not flows and int(record["close_ns"]) > before_ns:
+                break
+            number = int(self._pending.popleft()["window"])
+            self._weights[number] = self._weigh(number, record, work_of)
+        while len(self._weights) > _KEPT:
+            oldest = next(iter(self._weights))
             del self._windows[oldest], self._times[oldest], self._weights[oldest]
 
-    def _weigh(self, number: int, record: Any) -> Mapping[int, float]:
+    def _weigh(
+        self, number: int, record: Any, work_of: Callable[[int, Records], I64]
+    ) -> Mapping[int, float]:
         close_ns = int(record["close_ns"])
         seen, steps = int(record["steps_since_last"]), int(record["steps"])
         if record["reason"] == WindowReason.CONTINUOUS:
             self._kinds.skip(close_ns, seen)
             return {}
-        return self._kinds.close(number, close_ns, steps, seen)
+        work = partial(work_of, number)
+        return self._kinds.close(number, close_ns, steps, seen, work)
 
     def weights(self, windows: npt.NDArray[np.uint32], steps: npt.NDArray[np.uint64]) -> F64:
         """What spans stand for, shape (n,), by their window and step (its number and 1; 0: none).
@@ -76,13 +98,14 @@ class Windows:
         return out
 
     def known(self, windows: npt.NDArray[np.uint32]) -> npt.NDArray[np.bool_]:
-        """Of which windows all is known: closed ones, 0 (none), one that is continuous.
+        """Of which windows all is known: settled ones, 0 (none), one that is continuous.
 
         Shape (n,).
         """
-        closed = np.array([0, *self._windows], np.uint32)
-        out: npt.NDArray[np.bool_] = np.isin(windows, closed)
-        return out | (windows > closed[-1]) if self.continuous else out
+        settled = np.array([0, *self._weights], np.uint32)
+        out: npt.NDArray[np.bool_] = np.isin(windows, settled)
+        last = next(reversed(self._windows), 0)
+        return out | (windows > last) if self.continuous else out
 
     def joined(
         self, call: npt.NDArray[np.uint32], work: npt.NDArray[np.uint32]
