@@ -226,8 +226,8 @@ class StepKinds:
         """A window that covered `steps` has closed, `seen` ended since the last: what its steps,
         by their number, stand for. Steps that ended before `close_ns` must have been taken.
 
-        `work_of`: of records of covered steps, how many kernels and copies they launched and for how
-        many ns these ran, shape (n, 2); zeros where that is not known.
+        `work_of`: of records of covered steps, how many launches of theirs started something on the
+        GPU and for how many ns that ran, shape (n, 2); zeros where that is not known.
 
         Empty where the records of its steps are missing.
         """
@@ -294,7 +294,7 @@ class StepKinds:
             if kind not in covers:
                 if name.expected[own].sum() < _EXPECTED:
                     continue
-                kind = covers[np.argmin(np.abs(covers - kind))]  # noqa: PLW2901
+                kind = covers[np.argmin(np.abs(covers - kind))]
             mine = covered.records["number"][kinds == kind].tolist()
             for number in mine:
                 out[number] = out.get(number, 0.0) + float(name.waiting[own].sum()) / len(mine)
