@@ -69,7 +69,7 @@ class Sampled:
     @property
     def words(self) -> str:
         """A line for people."""
-        # Not the warps: sampled, they are 7 % where a profiler counts 98 % (docs/lab.md).
+        # Not the warps: older recordings have them of a counter that is wrong (docs/claims.md).
         values = (self.active_pct, self.dram_pct, self.l2_hit_pct, None, self.tensor_pct)
         listed = ", ".join(
             f"{word} {value:.0f}%"
