@@ -56,6 +56,8 @@ class Findings:
     windows: dict[int, Window] = field(default_factory=dict)
     #: Of parts of steps: trace, kernels and copies.
     kernels: list[tuple[U64, npt.NDArray[np.int64]]] = field(default_factory=list)
+    #: Trace -> the kernels of its part in a window, by name.
+    names: dict[int, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
     #: Of steps: trace, start, number, the window that covers it or 0, has figures of counters.
     steps: list[tuple[int, int, int, int, bool]] = field(default_factory=list)
     pm: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
@@ -73,6 +75,8 @@ class Findings:
         self.kernels += other.kernels
         self.steps += other.steps
         self.idle_active += other.idle_active
+        for trace, kernels in other.names.items():
+            self.names[trace] += kernels
         for key, rows in other.numbers.items():
             self.numbers[key] += rows
         for level, stages in other.stage_ns.items():
@@ -137,6 +141,8 @@ class Findings:
         level, reason = (resource.get(f"spanlite.capture.{w}", "") for w in ("level", "reason"))
         whole = view.column("flags")[at] & np.uint32(SpanFlag.PARTIAL) == 0
         at = at[whole]
+        if level == "windows":
+            self._names(view, at)
         if reason == "learn" or not len(at):
             return
         weight = float(resource.get("spanlite.capture.weight", 1.0))
@@ -147,6 +153,13 @@ class Findings:
             self.stage_ns[level][stage] += ns  # type: ignore[assignment]
         for code, ns in _sums(view.column("name")[at], weighted):
             self.name_ns[level][strings[code].as_py()] += ns  # type: ignore[assignment]
+
+    def _names(self, view: BatchView, at: npt.NDArray[np.int64]) -> None:
+        trace, name = view.trace_low[view.trace_index[at].astype(np.int64)], view.column("name")[at]
+        pairs, counts = np.unique(np.stack([trace, name.astype(np.uint64)]), axis=1,
+                                  return_counts=True)  # fmt: skip
+        for low, code, count in zip(*pairs.tolist(), counts.tolist(), strict=True):
+            self.names[low][view.strings[code].as_py()] += count
 
     def _steps(self, view: BatchView, step: npt.NDArray[np.bool_]) -> None:
         at = np.flatnonzero(step)

@@ -256,6 +256,7 @@ class Report:
         self.say("unaccounted_records", unaccounted, "records", 0, lacking=missing,
                  whole_steps=covered,
                  steps_that_lack=short, examples=self._lacking()[:4],
+                 lacking_names=self._lacking_names(),
                  kernels_a_step={KINDS[k]: n for k, n in sorted(per_step.items())})  # fmt: skip
         numbers = {number for _, _, number, _, _ in self.found.steps}
         lost = len(self.run.start) - len(numbers & set(range(len(self.run.start))))
@@ -272,6 +273,19 @@ class Report:
                 told = f"{kernels.get(trace, 0)} of {per_step[kind]} kernels"
                 lacking.append(f"step {number}, window {window} ({reason}): {told}")
         return lacking
+
+    def _lacking_names(self) -> dict[str, int]:
+        """What covered steps in windows lack of the names that most of their kind have."""
+        names = self.found.names
+        whole = [(t, int(self.run.kind[n])) for t, _, n, window, _ in self.found.steps
+                 if window and t in names and 0 <= n < len(self.run.kind)]  # fmt: skip
+        lacking: Counter[str] = Counter()
+        for kind in {kind for _, kind in whole}:
+            mine = [names[trace] for trace, of in whole if of == kind]
+            usual = Counter(tuple(sorted(each.items())) for each in mine).most_common(1)[0][0]
+            for each in mine:
+                lacking += Counter(dict(usual)) - each
+        return dict(lacking)
 
     def coverage(self) -> None:
         """How many steps the windows covered, of those that ran at that level."""
