@@ -83,8 +83,8 @@ class Findings:
             self.stage_ns[level] += stages
         for level, names in other.name_ns.items():
             self.name_ns[level] += names
-        for key, values in other.pm.items():
-            self.pm[key] += values
+        for metric, values in other.pm.items():
+            self.pm[metric] += values
         for number, window in other.windows.items():
             mine = self.windows.setdefault(number, window)
             mine.first_step_ns = min(mine.first_step_ns, window.first_step_ns)
