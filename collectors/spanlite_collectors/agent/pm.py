@@ -40,9 +40,11 @@ METRICS: Mapping[str, str] = {
 }
 INTERVAL_NS = 1_000_000
 #: Each read costs some fixed time, so few of them; spans wait longer than this anyway.
-POLL_EVERY_S = 0.5
+POLL_EVERY_S = 1.0
 #: Room in one read: two seconds, should a poll come late.
 MAX_SAMPLES = 2048
+#: What is this old has been read.
+_READ_NS = 1_200_000_000
 KEPT_NS = 60_000_000_000
 #: A span must be covered to this share by samples, or it gets no figures.
 _LEAST_COVERED = 0.5
@@ -291,7 +293,8 @@ class PmSampler(Collector):
         )
         now = time.time_ns()
         for device, history in self._devices.items():
-            row = history.means(np.array([now - 1_500_000_000]), np.array([now - 500_000_000]))[0]
+            end = np.array([now - _READ_NS])
+            row = history.means(end - 1_000_000_000, end)[0]
             for name, value in zip(METRICS, row.tolist(), strict=True):
                 if np.isfinite(value):
                     word = name.removeprefix("gpu.").removesuffix("_pct")
