@@ -13,10 +13,12 @@ from spanlite_collectors.agent.ring import Records
 from spanlite_collectors.agent.rows import Rows, pick
 
 CALLS = (SpanKind.RUNTIME_CALL, SpanKind.DRIVER_CALL)
+#: Waits are no work, and a graph's time has the gaps between its kernels in it.
+_WORK = (SpanKind.KERNEL, SpanKind.MEMCPY, SpanKind.MEMSET)
 
 
 def work_of_steps(window: int, steps: Records, host: Rows, device: Sequence[Rows]) -> I64:
-    """How many calls in each step started something, and for how many ns that ran in sum.
+    """How many calls in each step started kernels or copies, and for how many ns those ran in sum.
 
     Shape (n, 2).
 
@@ -33,7 +35,7 @@ def work_of_steps(window: int, steps: Records, host: Rows, device: Sequence[Rows
         return out
     started = np.zeros(len(order), np.bool_)
     for rows in device:
-        mine = pick(rows, rows["window"] == window)
+        mine = pick(rows, (rows["window"] == window) & np.isin(rows["kind"], _WORK))
         at = np.minimum(np.searchsorted(correlation, mine["correlation"]), len(order) - 1)
         found = correlation[at] == mine["correlation"]
         started[at[found]] = True
