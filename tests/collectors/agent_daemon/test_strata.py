@@ -103,12 +103,12 @@ def test_rare_kinds_get_their_share_though_few_steps_are_covered(seed):
 
 @pytest.mark.parametrize("seed", range(5))
 def test_slow_steps_of_a_common_kind_do_not_pass_for_a_rare_one(seed):
-    """By their durations alone 3 % of the short ones would: a fifth of the long ones' weight."""
+    """By their durations alone 3 % of the short ones would, and the long ones lose 11 to 21 %."""
     server = Server(seed, slow_part=0.03)
     serve_on(server, 40, 40, 4000)
     true = np.bincount(server.of, minlength=len(KINDS)) / len(server.of)
     told = server.told / server.told.sum()
-    assert told[1] == pytest.approx(true[1], rel=0.05)
+    assert told[1] == pytest.approx(true[1], rel=0.02)
 
 
 def test_a_kind_without_work_of_its_own_does_not_wait_for_ever():
