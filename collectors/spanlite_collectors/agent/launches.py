@@ -6,10 +6,9 @@ from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
-from spanlite.kinds import SpanKind
 
 from spanlite_collectors.agent.place import I64, U64, Placed
-from spanlite_collectors.agent.rows import Rows
+from spanlite_collectors.agent.rows import CALLS, Rows
 
 #: By so much work may seem to begin before its call: clocks. Windows lie further apart.
 EARLY_NS = 1_000_000
@@ -46,8 +45,7 @@ class CallTable:
     def add(self, placed: Placed) -> None:
         """Take in calls. Where a runtime call and the driver call in it share an id, the outer
         one counts. In another window the same id is another call."""
-        kinds = (SpanKind.RUNTIME_CALL, SpanKind.DRIVER_CALL)
-        calls = np.isin(placed.rows["kind"], kinds) & (placed.rows["correlation"] != 0)
+        calls = np.isin(placed.rows["kind"], CALLS) & (placed.rows["correlation"] != 0)
         if not calls.any():
             return
         new = placed.take(calls)

@@ -27,9 +27,9 @@ from spanlite_collectors.agent.launches import CallTable
 from spanlite_collectors.agent.messages import Context
 from spanlite_collectors.agent.place import I64, Ids, Placed, place
 from spanlite_collectors.agent.ring import Records
-from spanlite_collectors.agent.rows import HOST, Rows, Texts, concat, empty, pick
+from spanlite_collectors.agent.rows import CALLS, HOST, Rows, Texts, concat, empty, pick
 from spanlite_collectors.agent.windows import Windows
-from spanlite_collectors.agent.work import CALLS, work_of_steps
+from spanlite_collectors.agent.work import work_of_steps
 from spanlite_collectors.importers._json_text import to_json
 from spanlite_collectors.sinks import SpanSink
 

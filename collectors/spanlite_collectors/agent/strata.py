@@ -239,7 +239,6 @@ class StepKinds:
         self._wait(past.where(~covered), each)
         weights: dict[int, float] = {}
         inside = past.where(covered)
-        mine = past.where(covered & (past.records["window"] == window))
         work = work_of(inside.records)
         for number, part in inside.by_name():
             name = self._names.setdefault(number, _Name())
@@ -248,9 +247,8 @@ class StepKinds:
             own = part.records["window"] == window
             if steps and own.any():
                 weights |= self._weigh(name, part.where(own), usual_ns[own])
-        if not len(mine.records):
-            return {}
-        scale = len(mine.records) / steps
+        # Empty without steps too.
+        scale = len(weights) / max(steps, 1)
         return {number: round(max(1.0, weight * scale), 6) for number, weight in weights.items()}
 
     def skip(self, close_ns: int, seen: int) -> None:

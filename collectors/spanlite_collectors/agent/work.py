@@ -10,9 +10,8 @@ from spanlite.kinds import SpanKind
 
 from spanlite_collectors.agent.place import I64
 from spanlite_collectors.agent.ring import Records
-from spanlite_collectors.agent.rows import Rows, pick
+from spanlite_collectors.agent.rows import CALLS, Rows, pick
 
-CALLS = (SpanKind.RUNTIME_CALL, SpanKind.DRIVER_CALL)
 #: Waits are no work, and a graph's time has the gaps between its kernels in it.
 _WORK = (SpanKind.KERNEL, SpanKind.MEMCPY, SpanKind.MEMSET)
 

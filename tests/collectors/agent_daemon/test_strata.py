@@ -224,3 +224,10 @@ def test_no_step_is_counted_twice(stretches, seed):
         since = server.number
         assert all(weight >= 0 for weight in server.weights)
         assert sum(server.weights) + server.waiting() == pytest.approx(server.number, rel=1e-6)
+
+
+def test_a_window_that_says_it_covered_nothing_tells_nothing():
+    server = Server(1)
+    server.run(500)
+    server.run(10, window=1)
+    assert server.kinds.close(1, server.now + 1, 0, 510, server.work_of) == {}
