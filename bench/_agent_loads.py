@@ -64,6 +64,8 @@ class Shape:
     compiled: bool = False
     #: How often the layers are gone through in a step.
     times: int = 1
+    #: Whether a step ends with a copy; else with a kernel that does the same.
+    copies: bool = True
 
 
 #: `graphs_600us` is the worst case (some 300,000 kernels/s), `graphs` a realistic step of
@@ -166,7 +168,10 @@ class TorchLoad:
                 x = self.states[i]
                 for number in list(range(self.shape.layers)) * self.shape.times:
                     x = self._layer(x, number, self.caches[i][number])
-                self.states[i].copy_(x)
+                if self.shape.copies:
+                    self.states[i].copy_(x)
+                else:
+                    torch.mul(x, 1, out=self.states[i])
             current.wait_stream(stream)
 
     def _capture(self) -> Any:

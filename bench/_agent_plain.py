@@ -95,8 +95,10 @@ def records(program: Path, cupti: Path | None, word: str) -> None:
 
 def windows(program: Path, cupti: Path | None, word: str) -> None:
     """Windows one after the other, each ending in a detach, and the result of the program."""
-    launched, mine = _run(program, cupti, -1, LEVEL="windows", WINDOW_STEPS="5",
-                          WINDOW_SECONDS="0", BUDGET_PCT="100000")  # fmt: skip
+    launched, mine = _run(
+        program, cupti, -1, LEVEL="windows", WINDOW_STEPS="5", WINDOW_SECONDS="0",
+        BUDGET_PCT="100000", DETACH_MIB_PER_DAY="0",
+    )  # fmt: skip
     expected = 0.0
     for _ in range(STEPS):
         expected = expected / 8 + 8

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -19,6 +19,8 @@ U64 = npt.NDArray[np.uint64]
 #: By workload: begin and end in host time (CLOCK_REALTIME, ns).
 Turns: TypeAlias = dict[str, list[tuple[int, int]]]
 DRAIN_EVERY_S = 0.1
+#: Bit of a kernel's `head_flags`.
+UNTIMED = 1
 #: CUPTI hands out a kernel at most so late.
 LATE_NS = 2_000_000_000
 KEPT = (RecordType.KERNEL, RecordType.MEMCPY, RecordType.API, RecordType.STEP, RecordType.WINDOW)
@@ -58,16 +60,54 @@ class Drained:
     cupti_version: int = 0
     ring_bytes: int = 0
     state: dict[str, int] = field(default_factory=dict)
-    #: Kernels kept, and whether there were more.
+    #: Kernels without times: CUPTI had no room for them on the device.
+    untimed: int = 0
+    #: Kernels kept, and whether there were more after them, or before.
     kept: int = 0
     cut: bool = False
+    begun: bool = False
+    #: The last records, in two parts of which the first is left out when the second is full.
+    late: list[Drained] = field(default_factory=list)
 
     def trim(self) -> None:
-        """Where records were left out: only steps long before, whose kernels have all come."""
+        """Where records were left out: only steps far from there, whose kernels have all come."""
         kernels, steps = self.rows(RecordType.KERNEL), self.rows(RecordType.STEP)
-        if self.cut and kernels is not None and steps is not None:
-            last = kernels["start_ns"].max() - np.uint64(LATE_NS)
-            self.parts[RecordType.STEP] = [steps[steps["end_ns"] < last]]
+        if kernels is None or steps is None:
+            return
+        if self.cut:
+            steps = steps[steps["end_ns"] < kernels["start_ns"].max() - np.uint64(LATE_NS)]
+        if self.begun:
+            steps = steps[steps["start_ns"] > steps["start_ns"].min() + np.uint64(LATE_NS)]
+        self.parts[RecordType.STEP] = [steps]
+
+    def end(self) -> Drained | None:
+        """The last records of one of which not all were kept; None where all were."""
+        if not self.late:
+            return None
+        end = Drained(texts=self.texts, begun=True)
+        for part in self.late:
+            for kind, rows in part.parts.items():
+                end.parts[kind] += rows
+        return end
+
+    def keep(
+        self, found: dict[RecordType, Any], most: float, kinds: Sequence[RecordType] = KEPT
+    ) -> None:
+        """So many kernels and what comes with them."""
+        for kind in kinds:
+            if kind in found:
+                rows = found[kind]
+                self.ring_bytes += rows.nbytes
+                columns = COLUMNS.get(kind)
+                self.parts[kind].append(repack_fields(rows[columns]) if columns else rows)
+        self.kept += len(found.get(RecordType.KERNEL, ()))
+        self.cut = self.kept >= most
+
+    def keep_late(self, found: dict[RecordType, Any], most: float) -> None:
+        """The same of the last ones."""
+        if not self.late or self.late[-1].cut:
+            self.late = [*self.late[-1:], Drained()]
+        self.late[-1].keep(found, most)
 
     def rows(self, kind: RecordType) -> Any:
         """All records of a type so far, None where there is none."""
@@ -77,8 +117,8 @@ class Drained:
 class RingDrain(threading.Thread):
     """Empties every ring of a folder until told to stop. `drained` is by process id.
 
-    Of each process some `most_kernels` are kept, and what came with them; then records are only
-    counted.
+    Of each process all windows are kept, the first `most_kernels`, the last ones, and what came
+    with them; those between are only counted.
     """
 
     def __init__(self, folder: Path, most_kernels: float = float("inf")) -> None:
@@ -124,14 +164,12 @@ class RingDrain(threading.Thread):
             mine.texts.update(_texts(texts))
             for kind, rows in found.items():
                 mine.seen[kind.name.lower()] = mine.seen.get(kind.name.lower(), 0) + len(rows)
-            for kind in KEPT:
-                if kind in found and (kind is RecordType.WINDOW or mine.kept < self._most):
-                    rows = found[kind]
-                    mine.ring_bytes += rows.nbytes
-                    columns = COLUMNS.get(kind)
-                    mine.parts[kind].append(repack_fields(rows[columns]) if columns else rows)
-            mine.kept += len(found.get(RecordType.KERNEL, ()))
-            mine.cut = mine.cut or mine.kept >= self._most
+            if (kernels := found.get(RecordType.KERNEL)) is not None:
+                mine.untimed += int(np.count_nonzero(kernels["head_flags"] & UNTIMED))
+            windows_only = mine.cut or self._most == 0
+            mine.keep(found, self._most, (RecordType.WINDOW,) if windows_only else KEPT)
+            if windows_only and self._most > 0:
+                mine.keep_late(found, self._most)
         for reason, lost in ring.new_drops().items():
             mine.drops[reason] = mine.drops.get(reason, 0) + lost
         mine.cupti_version = int(ring.header["cupti_version"][0])

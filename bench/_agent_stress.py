@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from bench._agent_copies import lacking_nodes
+from bench._agent_device_memory import DeviceMemory
 from bench._agent_plain import machine_cupti
 from bench._agent_rings import Drained, RingDrain, account
 from bench._agent_turns import LIBRARY, ROOT, STAND_IN
@@ -32,12 +33,14 @@ from bench._report import emit
 PATIENCE_S = 12.0
 TRACE = ROOT / "bench" / "h200" / "crash_trace.cpp"
 ENDLESS_S = 1e9
-#: Of each process so many kernels are looked at: whether whole steps have all of theirs.
+#: Of each process the first kernels, so many, and the last are looked at: whether whole steps have
+#: all of theirs.
 MOST_KERNELS = 150_000
 #: With less time left no process that runs models is started.
 MODEL_START_S = 16.0
-#: Windows as close as they go: one step each, and no budget.
-SETTINGS = {"WINDOW_SECONDS": "0", "WINDOW_STEPS": "1", "BUDGET_PCT": "100000", "HOLD_MS": "200"}
+#: Windows as close as they go: one step each, and no budget of time or memory.
+SETTINGS = {"WINDOW_SECONDS": "0", "WINDOW_STEPS": "1", "BUDGET_PCT": "100000", "HOLD_MS": "200",
+            "DETACH_MIB_PER_DAY": "0"}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -79,6 +82,18 @@ PLAIN = (
 )
 
 
+@dataclass(frozen=True)
+class Start:
+    """What all processes of a run have in common."""
+
+    program: Path | None
+    stand_in: bool
+    #: The library that says where a process crashed.
+    trace: Path | None
+    work: Path
+    memory: DeviceMemory
+
+
 @dataclass
 class Tally:
     """What all processes of a way did."""
@@ -93,6 +108,12 @@ class Tally:
     whole_steps: int = 0
     lacking: int = 0
     missing: int = 0
+    kernels: int = 0
+    #: Of them, those without times.
+    untimed: int = 0
+    #: GPU memory: by how much that of all processes grew, and in how many seconds of theirs.
+    device_mib: int = 0
+    device_s: float = 0.0
     drops: dict[str, int] = field(default_factory=dict)
     #: Of what lacks: nodes of graphs that ran as copies, which windows do not record.
     copies: int = 0
@@ -106,20 +127,24 @@ class Tally:
 
     def take(self, mine: Drained, judged: bool) -> None:
         """A process has ended, and this is what its ring held."""
-        mine.trim()
-        found = account(mine) if judged else None
-        nodes = lacking_nodes(mine) if found is not None and found.lacking else None
+        parts = [mine, end] if (end := mine.end()) is not None else [mine]
+        for part in parts:
+            part.trim()
+        found = [account(part) for part in parts if judged]
+        nodes = lacking_nodes(mine) if found and found[0].lacking else None
         with self.lock:
             self.windows += mine.state.get("windows", 0)
             self.detaches += mine.state.get("detaches", 0)
             self.records += mine.state.get("records", 0)
             for reason, count in mine.drops.items():
                 self.drops[reason] = self.drops.get(reason, 0) + count
-            if found is not None:
-                self.whole_steps += found.steps
-                self.lacking += found.lacking
-                self.missing += max(0, found.missing - (nodes.copies if nodes else 0))
-                self.examples += found.examples
+            self.kernels += mine.seen.get("kernel", 0)
+            self.untimed += mine.untimed
+            for at, one in enumerate(found):
+                self.whole_steps += one.steps
+                self.lacking += one.lacking
+                self.missing += max(0, one.missing - (nodes.copies if nodes and at == 0 else 0))
+                self.examples += one.examples
             if nodes is not None:
                 self.copies += nodes.copies
                 for name, count in nodes.names.items():
@@ -148,9 +173,11 @@ def run_ways(
     """
     ends = time.monotonic() + limit_s
     tallies = [Tally(way) for way in counts]
+    memory = DeviceMemory()
     with tempfile.TemporaryDirectory() as work, _trace_library(Path(work)) as trace:
+        start = Start(program, stand_in, trace, Path(work), memory)
         slots = [
-            threading.Thread(target=_slot, args=(tally, ends, program, stand_in, trace, Path(work)))
+            threading.Thread(target=_slot, args=(tally, ends, start))
             for tally in tallies
             for _ in range(counts[tally.way])
         ]
@@ -163,6 +190,7 @@ def run_ways(
             slot.start()
         for slot in slots:
             slot.join()
+    memory.stop()
     for tally in tallies:
         _report(tally, windows)
     return sum(len(tally.failures) for tally in tallies)
@@ -186,14 +214,12 @@ def _trace_library(work: Path) -> Iterator[Path | None]:
     yield built
 
 
-def _slot(
-    tally: Tally, ends: float, program: Path | None, stand_in: bool, trace: Path | None, work: Path
-) -> None:
+def _slot(tally: Tally, ends: float, start: Start) -> None:
     """One process after the other, until the time is over."""
-    least = 1 if tally.way.plain or stand_in else MODEL_START_S
+    least = 1 if tally.way.plain or start.stand_in else MODEL_START_S
     while (left := ends - time.monotonic()) > least and len(tally.failures) < 8:
         try:
-            _live(tally, min(left, tally.way.life_s), program, stand_in, trace, work)
+            _live(tally, min(left, tally.way.life_s), start)
         except Exception as error:  # the other processes are worth having
             tally.fail(f"{type(error).__name__}: {error}")
             time.sleep(1)
@@ -238,20 +264,18 @@ def _reference(tally: Tally, stand_in: bool) -> None:
         tally.sums |= {(said["load"], said["sum"]) for said in map(json.loads, lines)}
 
 
-def _live(
-    tally: Tally, seconds: float, program: Path | None, stand_in: bool, trace: Path | None,
-    work: Path,
-) -> None:  # fmt: skip
+def _live(tally: Tally, seconds: float, start: Start) -> None:
     """One process from its start to its end."""
     way = tally.way
     with (
         tempfile.TemporaryDirectory(dir="/dev/shm") as rings,
-        tempfile.TemporaryFile("w+", dir=work) as errors,
+        tempfile.TemporaryFile("w+", dir=start.work) as errors,
     ):
         drain = RingDrain(Path(rings), 0 if way.plain else MOST_KERNELS)
         process = subprocess.Popen(
-            _command(way, seconds, program, stand_in), text=True, cwd=ROOT, stderr=errors,
-            stdout=subprocess.PIPE, env=_environment(way, rings, stand_in, trace),
+            _command(way, seconds, start.program, start.stand_in), text=True, cwd=ROOT,
+            stderr=errors, stdout=subprocess.PIPE,
+            env=_environment(way, rings, start.stand_in, start.trace),
         )  # fmt: skip
         hanging = threading.Timer(seconds + PATIENCE_S, _abort, [process])
         hanging.start()
@@ -263,8 +287,11 @@ def _live(
         errors.seek(0)
         said = errors.read()
         mine = drain.drained.get(process.pid)
+    grown_mib, grown_s = start.memory.grown_mib(process.pid)
     with tally.lock:
         tally.processes += 1
+        tally.device_mib += grown_mib
+        tally.device_s += grown_s
         tally.said |= {x for x in said.splitlines() if x.startswith("spanlite agent")}
     if mine is not None:
         tally.take(mine, not way.plain)
@@ -323,7 +350,9 @@ def _report(tally: Tally, windows: int) -> None:
         tally.fail(f"the bits differ: {sorted(tally.sums)[:4]}")
     emit(f"agent.stress_windows.{word}", tally.windows, "windows", windows, run=way.run,
          detach=way.detach, detaches=tally.detaches, processes=tally.processes,
-         rounds=tally.rounds, steps=tally.steps, records=tally.records, drops=tally.drops,
+         rounds=tally.rounds, steps=tally.steps, records=tally.records, kernels=tally.kernels,
+         untimed=tally.untimed, drops=tally.drops, device_mib=tally.device_mib,
+         device_s=tally.device_s,
          bits="all states of each round" if not way.plain else "the results of each round",
          said=sorted(tally.said)[:4])  # fmt: skip
     if not way.plain:

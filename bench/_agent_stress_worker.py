@@ -21,6 +21,7 @@ STEPS = 50
 #: Small, so that steps are short and windows many: several streams each, with and without graphs.
 SHAPES |= {
     "stress_s4": Shape(512, 3, 4, graph=True, streams=4),
+    "stress_s4_kernels": Shape(512, 3, 4, graph=True, streams=4, copies=False),
     "stress_s8": Shape(512, 2, 4, graph=True, streams=8),
     "stress_eager": Shape(512, 3, 4, graph=False, streams=2),
 }

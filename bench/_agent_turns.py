@@ -129,6 +129,7 @@ def start(
             "NVTX_INJECTION64_PATH": str(LIBRARY),
             "SPANLITE_AGENT_DIR": str(rings),
             "SPANLITE_AGENT_WINDOW_SECONDS": "1",
+            "SPANLITE_AGENT_DETACH_MIB_PER_DAY": "0",
             "SPANLITE_AGENT_RING_BYTES": str(256 << 20),
         } | {f"SPANLITE_AGENT_{key}": value for key, value in agent.items()}
     if stand_in:

@@ -7,6 +7,8 @@
 #include <execinfo.h>
 #include <initializer_list>
 #include <sys/syscall.h>
+#include <sys/uio.h>
+#include <ucontext.h>
 #include <unistd.h>
 
 namespace {
@@ -25,15 +27,41 @@ void Trace(const char* what, const void* address) {
   backtrace_symbols_fd(frames, backtrace(frames, kFrames), STDERR_FILENO);
 }
 
-void OnAsk(int) { Trace("another", nullptr); }
+// A thread that waits for a lock of glibc's has the lock's address in the futex call's first
+// argument: the words around it name the owner (of a mutex the third word, of a rwlock the seventh
+// from its start, which is two or three words before).
+void Lock(const void* context) {
+  const greg_t* registers = static_cast<const ucontext_t*>(context)->uc_mcontext.gregs;
+  const auto* code = reinterpret_cast<const unsigned char*>(registers[REG_RIP]);
+  if (code[-2] != 0x0f || code[-1] != 0x05) return;  // not in a system call
+  char text[320];
+  int length = std::snprintf(text, sizeof text, "lock %#llx words from -3:", registers[REG_RDI]);
+  int words[12];
+  const iovec here{words, sizeof words};
+  const iovec there{reinterpret_cast<int*>(registers[REG_RDI]) - 3, sizeof words};
+  if (process_vm_readv(getpid(), &here, 1, &there, 1, 0) != sizeof words) return;
+  for (const int word : words)
+    length += std::snprintf(text + length, sizeof text - length, " %d", word);
+  text[length++] = '\n';
+  (void)!write(STDERR_FILENO, text, static_cast<size_t>(length));
+}
 
-void OnCrash(int number, siginfo_t* info, void*) {
+void OnAsk(int, siginfo_t*, void* context) {
+  Trace("another", nullptr);
+  Lock(context);
+}
+
+void OnCrash(int number, siginfo_t* info, void* context) {
   signal(number, SIG_DFL);
   Trace(number == SIGSEGV ? "SIGSEGV" : number == SIGABRT ? "SIGABRT" : "SIGBUS", info->si_addr);
+  Lock(context);
   DIR* folder = opendir("/proc/self/task");
   while (const dirent* entry = folder != nullptr ? readdir(folder) : nullptr) {
     const int thread = std::atoi(entry->d_name);
     if (thread == 0 || thread == Thread()) continue;
+    char text[40];  // one that holds off signals says nothing itself
+    const int length = std::snprintf(text, sizeof text, "\nasked thread %d\n", thread);
+    (void)!write(STDERR_FILENO, text, static_cast<size_t>(length));
     syscall(SYS_tgkill, getpid(), thread, kAsk);
     usleep(kPatienceUs);  // one after the other
   }
@@ -48,7 +76,8 @@ __attribute__((constructor)) void Begin() {
   crash.sa_flags = SA_SIGINFO;
   for (const int number : {SIGSEGV, SIGABRT, SIGBUS}) sigaction(number, &crash, nullptr);
   struct sigaction ask {};
-  ask.sa_handler = OnAsk;
+  ask.sa_sigaction = OnAsk;
+  ask.sa_flags = SA_SIGINFO;
   sigaction(kAsk, &ask, nullptr);
 }
 

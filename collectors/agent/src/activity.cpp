@@ -79,17 +79,19 @@ void Activity::Drain(CUcontext context, uint32_t stream, uint8_t* buffer, size_t
   const uint64_t began_ns = SteadyNs();
   State& state = ring_->header()->state;
   t_windows = windows_->Snapshot();
-  uint64_t records = 0;
+  uint64_t records = 0, kernels = 0;
   CUpti_Activity* record = nullptr;
   while (valid_size != 0 &&
          cupti_->ActivityGetNextRecord(buffer, valid_size, &record) == CUPTI_SUCCESS) {
     Convert(record);
     ++records;
+    kernels += record->kind == CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL;
   }
   size_t dropped = 0;
   if (cupti_->ActivityGetNumDroppedRecords(context, stream, &dropped) == CUPTI_SUCCESS && dropped)
     ring_->CountDrop(Drop::kCuptiDropped, dropped);
   records_.fetch_add(records, std::memory_order_relaxed);
+  kernels_.fetch_add(kernels, std::memory_order_relaxed);
   state.records.fetch_add(records, std::memory_order_relaxed);
   state.buffers.fetch_add(1, std::memory_order_relaxed);
   state.parse_ns.fetch_add(SteadyNs() - began_ns, std::memory_order_relaxed);

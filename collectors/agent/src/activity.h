@@ -34,6 +34,7 @@ class Activity {
   uint32_t OnlyContext() const;
   // Records of work and of launches received, ever.
   uint64_t Records() const { return records_.load(std::memory_order_relaxed); }
+  uint64_t Kernels() const { return kernels_.load(std::memory_order_relaxed); }
 
  private:
   static void CUPTIAPI BufferRequested(uint8_t** buffer, size_t* size, size_t* max_records);
@@ -63,7 +64,7 @@ class Activity {
   OpenWindows* windows_;
   const uint64_t buffer_bytes_;
   const uint32_t max_buffers_;
-  std::atomic<uint64_t> records_{0};
+  std::atomic<uint64_t> records_{0}, kernels_{0};
   std::atomic<uint32_t> context_{0};
   std::atomic<bool> all_calls_{false};
   bool waits_ = false;

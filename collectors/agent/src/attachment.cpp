@@ -130,6 +130,7 @@ Attachment::Enabled Attachment::Attach(Moment moment, uint32_t thread_id, bool w
   if (moment == Moment::kCudaInit) BeforeFirstContext();
   attached_idle_ = idle;
   waiting_ = false;
+  renewed_at_ = activity_->Kernels();
   attached_.store(true, std::memory_order_release);
   // Whatever CUPTI does at exit it does after this, and the agent's own thread is at rest by then.
   static std::once_flag once;
@@ -287,6 +288,17 @@ bool Attachment::SameThreads() const {
 bool Attachment::CanDetach() {
   return WantedDetach() != Detach::kNever && attached() && !graph_trace_ && !copied_ever_ &&
          !finalize_failed_ && cupti_.Finalize != nullptr && IdleAtAttach();
+}
+
+// A graph's launch takes a place for each of its nodes in CUPTI's buffers on the device, of copies too.
+// Where those are not recorded their places are never free again, nor are the buffers; there are 250,
+// of 100,000 places each, and then no kernel is recorded any more (seen with CUPTI 13.0.85).
+bool Attachment::WantsRenewal() {
+  if (!attached() || copied_ever_ || config_.renew_kernels == 0 ||
+      activity_->Kernels() - renewed_at_ < config_.renew_kernels)
+    return false;
+  renewed_at_ = activity_->Kernels();
+  return CanDetach();
 }
 
 bool Attachment::MayDetach(uint32_t thread_id, uint64_t whole_steps) {

@@ -68,6 +68,9 @@ class Attachment {
   size_t held_threads() const { return held_.size(); }
   // Waits until the current context is idle. False where that is not certain.
   bool Synchronize();
+  // Whether CUPTI's room on the device may soon be used up, and a detach would free it: true once
+  // for so many kernels.
+  bool WantsRenewal();
   // Right after `Synchronize`, `Judge` and `Disable`: detaches if it is proved that nothing is in
   // flight and that all threads that launch are this one or held. Returns whether it did.
   bool DetachIfProven(uint32_t thread_id);
@@ -113,6 +116,7 @@ class Attachment {
   bool graph_trace_ = false;
   std::vector<CUpti_ActivityKind> enabled_;
   uint64_t records_before_ = 0;  // when the activities went on
+  uint64_t renewed_at_ = 0;  // kernels then
   uint64_t proof_steps_ = 0;       // whole steps of windows that brought records, ever
   bool fruitful_ = false;          // whether the last window brought records
   bool waiting_ = false;           // a window has closed since the attach

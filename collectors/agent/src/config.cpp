@@ -6,6 +6,7 @@
 #include <cstring>
 #include <limits>
 #include <sstream>
+#include <type_traits>
 
 namespace spanlite {
 namespace {
@@ -27,7 +28,8 @@ void ReadNumber(const char* name, Number* target, double scale = 1.0) {
     return;
   }
   const double most = static_cast<double>(std::numeric_limits<Number>::max());
-  *target = static_cast<Number>(std::min(value * scale + 0.5, most));
+  const double rounding = std::is_integral_v<Number> ? 0.5 : 0;
+  *target = static_cast<Number>(std::min(value * scale + rounding, most));
 }
 
 void ReadFlag(const char* name, bool* target) {
@@ -91,6 +93,8 @@ Config Config::FromEnvironment() {
   ReadNumber("SPANLITE_AGENT_WINDOW_STEPS", &config.window_steps);
   ReadNumber("SPANLITE_AGENT_WINDOW_SECONDS", &config.window_every_ns, 1e9);
   ReadNumber("SPANLITE_AGENT_STEP_SLO_MS", &config.step_slo_ns, 1e6);
+  ReadNumber("SPANLITE_AGENT_DETACH_MIB_PER_DAY", &config.detach_mib_a_day);
+  ReadNumber("SPANLITE_AGENT_RENEW_KERNELS", &config.renew_kernels);
   ReadNumber("SPANLITE_AGENT_HOLD_MS", &config.hold_ns, 1e6);
   ReadNumber("SPANLITE_AGENT_LEARN_SECONDS", &config.learn_ns, 1e9);
   ReadNumber("SPANLITE_AGENT_LEARN_STEPS", &config.learn_steps);

@@ -18,6 +18,8 @@ struct Config {
   uint64_t window_every_ns = 5'000'000'000;     // SPANLITE_AGENT_WINDOW_SECONDS: at least this apart
   uint64_t step_slo_ns = 0;                     // SPANLITE_AGENT_STEP_SLO_MS
   Detach detach = Detach::kWhenProven;          // SPANLITE_AGENT_DETACH: never proven held
+  double detach_mib_a_day = 64;                 // SPANLITE_AGENT_DETACH_MIB_PER_DAY: 0: no limit
+  uint64_t renew_kernels = 10'000'000;          // SPANLITE_AGENT_RENEW_KERNELS: then attached anew
   uint64_t hold_ns = 20'000'000;                // SPANLITE_AGENT_HOLD_MS: wait for other threads
   uint64_t learn_ns = 30'000'000'000;           // SPANLITE_AGENT_LEARN_SECONDS: 0 to leave it out
   uint32_t learn_steps = 20;                    // SPANLITE_AGENT_LEARN_STEPS

@@ -23,18 +23,6 @@ constexpr uint64_t kRotateNs = 10'000'000'000;
 // CUPTI's last buffers come late.
 constexpr uint64_t kFlushAfterNs = 1'000'000'000;
 
-// Why somebody asked for a window.
-WindowReason ReasonOf(uint32_t word) {
-  const auto reason = static_cast<WindowReason>(word);
-  const bool told = reason == WindowReason::kThrottle || reason == WindowReason::kQueue;
-  return told ? reason : WindowReason::kDemand;
-}
-
-// Whether a window opens without anybody's asking.
-bool ByItself(WindowReason reason) {
-  return reason == WindowReason::kSchedule || reason == WindowReason::kSlo;
-}
-
 }  // namespace
 
 Session::Session(const Config& config, Ring* ring, Strings* strings)
@@ -42,7 +30,8 @@ Session::Session(const Config& config, Ring* ring, Strings* strings)
       ring_(ring),
       attachment_(config, ring, strings, &windows_,
                   [this](const std::vector<uint32_t>& threads) { return Hold(threads); }),
-      budget_(config.budget_ppm, config.window_steps, config.window_every_ns) {
+      budget_(config.budget_ppm, config.window_steps, config.window_every_ns),
+      allowance_(config.detach_mib_a_day) {
   Control& control = ring_->header()->control;
   control.level = static_cast<uint32_t>(config.level);
   control.budget_ppm = config.budget_ppm;
@@ -135,41 +124,6 @@ Level Session::WantedLevel() const {
   return static_cast<Level>(ring_->header()->control.level.load(std::memory_order_relaxed));
 }
 
-bool Session::WantsWindow(uint64_t now_ns, Plan* plan) {
-  const Control& control = ring_->header()->control;
-  const Level level = WantedLevel();
-  budget_.SetAllowed(control.budget_ppm.load(std::memory_order_relaxed));
-  *plan = {WindowReason::kContinuous, 0, 0};
-  if (level == Level::kContinuous) return true;
-  if (level != Level::kWindows) return false;
-  const uint32_t request = control.capture_request.load(std::memory_order_acquire);
-  if (request != last_request_) {
-    last_request_ = request;
-    *plan = {ReasonOf(control.capture_reason.load(std::memory_order_relaxed)),
-             std::max(1u, control.capture_steps.load(std::memory_order_relaxed)), 0};
-    return true;
-  }
-  *plan = {slo_broken_ ? WindowReason::kSlo : WindowReason::kSchedule, budget_.WindowSteps(), 0};
-  const bool wanted = (slo_broken_ && budget_.MayOverdraw()) || budget_.Due(now_ns);
-  slo_broken_ = false;
-  return wanted;
-}
-
-// Beside threads that launch CUPTI would stay attached, which costs more than the budget. So, unless
-// asked for, no window opens by itself where it cannot be closed by a detach.
-bool Session::Allowed(const Plan& plan, uint32_t thread_id) {
-  const auto detach = static_cast<Detach>(
-      ring_->header()->control.detach.load(std::memory_order_relaxed));
-  if (!ByItself(plan.reason) || detach != Detach::kWhenProven ||
-      !attachment_.OthersLaunch(thread_id))
-    return true;
-  if (!said_many_)
-    std::fprintf(stderr, "spanlite agent: several threads launch, so windows open on demand only. "
-                         "SPANLITE_AGENT_DETACH=held opens them while the others are held.\n");
-  said_many_ = true;
-  return false;
-}
-
 void Session::CudaBegins() {
   std::lock_guard<StepLock> lock(mutex_);
   const Level level = WantedLevel();
@@ -238,7 +192,7 @@ bool Session::CountStep(StepRecord* record) {
     budget_.StepInside(duration_ns);
   ++window_.steps;
   ring_->header()->state.steps_covered.fetch_add(1, std::memory_order_relaxed);
-  return Full(SteadyNs()) || Unwanted();
+  return Full(SteadyNs()) || Unwanted() || ToBeRenewed();
 }
 
 // The window's last whole step has ended.
@@ -261,6 +215,11 @@ bool Session::Unwanted() const {
   const Level level = WantedLevel();
   return level < Level::kWindows ||
          (plan_.reason == WindowReason::kContinuous && level != Level::kContinuous);
+}
+
+// Continuous: the window ends in a detach, and the next step opens another.
+bool Session::ToBeRenewed() {
+  return plan_.reason == WindowReason::kContinuous && attachment_.WantsRenewal();
 }
 
 void Session::Open(const Plan& plan, Moment moment, uint32_t thread_id) {
@@ -303,7 +262,7 @@ void Session::Finish(uint32_t thread_id) {
     return FinishSoon();
   }
   Close();
-  attachment_.DetachIfProven(thread_id);
+  if (attachment_.DetachIfProven(thread_id)) allowance_.Take(SteadyNs());
   // Paid by the application: the next window's distance takes it into account.
   fixed_ns_ += CostSince(began_ns);
   Settle();

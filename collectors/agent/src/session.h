@@ -17,6 +17,7 @@
 #include "attachment.h"
 #include "budget.h"
 #include "config.h"
+#include "detach_allowance.h"
 #include "open_windows.h"
 #include "ring.h"
 #include "step_lock.h"
@@ -24,6 +25,11 @@
 #include "string_table.h"
 
 namespace spanlite {
+
+// Whether a window opens without anybody's asking.
+inline bool ByItself(WindowReason reason) {
+  return reason == WindowReason::kSchedule || reason == WindowReason::kSlo;
+}
 
 class Session : public StepObserver {
  public:
@@ -67,6 +73,8 @@ class Session : public StepObserver {
   void Rotate();
   bool Full(uint64_t now_ns) const;
   bool Unwanted() const;
+  bool ToBeRenewed();
+  bool DueByItself(uint64_t now_ns);
   bool IsOpen() const { return window_.window != 0; }
   bool CountStep(StepRecord* record);
   void End(uint32_t thread_id);
@@ -81,6 +89,7 @@ class Session : public StepObserver {
 
   StepLock mutex_;  // guards all below; never held in a CUPTI callback
   Budget budget_;
+  DetachAllowance allowance_;
   bool off_ = false;
   WindowRecord window_{};  // window 0: none is open
   Plan plan_{};
@@ -92,6 +101,7 @@ class Session : public StepObserver {
   uint32_t last_request_ = 0;
   bool slo_broken_ = false;
   bool said_many_ = false;
+  bool said_rare_ = false;
   uint64_t step_number_ = 0;
   uint64_t steps_at_last_close_ = 0;
   uint64_t last_duration_ns_ = 0;

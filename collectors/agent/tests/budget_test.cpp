@@ -6,6 +6,7 @@
 
 #include "budget.h"
 #include "check.h"
+#include "detach_allowance.h"
 #include "open_windows.h"
 
 using namespace spanlite;
@@ -67,6 +68,44 @@ void ShortensWindowsThatCostTooMuch() {
   budget.StepOutside(2'000'000'000, true);
   CHECK(budget.Due(2'000'000'000'000));  // never rarer than ten minutes of work
   CHECK(!budget.Due(500'000'000));       // and never closer than asked
+}
+
+constexpr uint64_t kHourNs = 3'600'000'000'000;
+
+// Windows as often as the allowance lets them, each minute at most, for `days`: how many detaches.
+uint64_t DetachesIn(double mib_a_day, uint64_t days) {
+  DetachAllowance allowance(mib_a_day);
+  uint64_t detaches = 0;
+  for (uint64_t now = 1; now < days * 24 * kHourNs; now += kHourNs / 60) {
+    if (!allowance.Left(now)) continue;
+    allowance.Take(now);
+    ++detaches;
+  }
+  return detaches;
+}
+
+void DetachesTakeNoMoreMemoryThanAllowed() {
+  // A day's worth at once, and one day's more each day.
+  for (const uint64_t days : {1, 2, 30}) {
+    const double mib = static_cast<double>(DetachesIn(65, days)) * DetachAllowance::kDetachMib;
+    CHECK(mib <= 65.0 * static_cast<double>(days + 1));
+    CHECK(mib >= 65.0 * static_cast<double>(days + 1) - 2);
+  }
+  CHECK(DetachesIn(0, 1) == 24 * 60);  // without a limit
+  CHECK(DetachesIn(0.001, 1) <= 2);    // at least one in a day
+}
+
+void SlowStepsOverdrawTheAllowanceByADay() {
+  DetachAllowance allowance(65);
+  uint64_t detaches = 0;
+  while (allowance.MayOverdraw(1)) {
+    allowance.Take(1);
+    ++detaches;
+  }
+  CHECK(detaches == 200);
+  CHECK(!allowance.Left(1) && !allowance.Left(1 + 24 * kHourNs));
+  CHECK(allowance.Left(1 + 25 * kHourNs));
+  CHECK(allowance.SpacingNs() > 863e9 && allowance.SpacingNs() < 865e9);
 }
 
 // Of so many steps one lies in a window, over ten minutes; `longest` is the longest window's steps.
@@ -148,6 +187,8 @@ int main() {
   SpreadsWindowsOverSteps();
   KeepsWhatIsOwed();
   OverdrawsOnlySoFar();
+  DetachesTakeNoMoreMemoryThanAllowed();
+  SlowStepsOverdrawTheAllowanceByADay();
   PlacesRecordsByTime();
   std::puts("ok");
 }

@@ -6,6 +6,7 @@
 // running when its activity goes off leaves no record. Faults on request:
 //   STANDIN_REFUSE=register|kernels        another profiler, MPS
 //   STANDIN_ZERO_EVERY, STANDIN_INVERT_EVERY, STANDIN_DROP_EVERY=N   every Nth kernel
+//   STANDIN_ROOM=N                         no kernel after so many since the attach, without copies
 //   STANDIN_REPLAY=FILE                    records to deliver at the first flush (replay.h)
 #include <algorithm>
 #include <atomic>
@@ -96,7 +97,7 @@ struct Cupti {
   bool copied = false;
   bool attached = false, poisoned = false, replayed = false;
   bool loaded = false;  // functions are loaded at the first launch
-  uint64_t kernels = 0, wanted = 0, served = 0;
+  uint64_t kernels = 0, since_attach = 0, wanted = 0, served = 0;
   bool forced = false;
   size_t dropped = 0;
   std::vector<std::string> replay_names;
@@ -137,11 +138,12 @@ Record KernelRecord(const StandinWork& work) {
 void SeeWork(const StandinWork& work) {
   Cupti& c = C();
   static const uint64_t zero = Number("STANDIN_ZERO_EVERY"), invert = Number("STANDIN_INVERT_EVERY"),
-                        drop = Number("STANDIN_DROP_EVERY");
+                        drop = Number("STANDIN_DROP_EVERY"), room = Number("STANDIN_ROOM");
   std::lock_guard<std::mutex> lock(c.mutex);
   Record record{};
   if (work.kind == StandinWork::kKernel) {
     if (c.kinds.count(CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL) == 0) return;
+    if (room && c.kinds.count(CUPTI_ACTIVITY_KIND_MEMCPY) == 0 && c.since_attach++ >= room) return;
     record = KernelRecord(work);
     const uint64_t number = ++c.kernels;
     if (zero && number % zero == 0) record.kernel.start = record.kernel.end = 0;
@@ -516,6 +518,7 @@ CUptiResult cuptiFinalize() {
   standin_detaching(false);
   standin_watch(nullptr);
   c.attached = false;
+  c.since_attach = 0;
   c.kinds.clear();
   c.pending.clear();
   return CUPTI_SUCCESS;

@@ -274,6 +274,41 @@ def test_budget_spaces_windows(plain: Build, hosts: Hosts) -> None:
     assert rare <= 2 < often
 
 
+def test_windows_grow_rare_where_detaches_have_taken_their_memory(
+    plain: Build, hosts: Hosts, until: Until
+) -> None:
+    """Each detach leaves GPU memory allocated (CUPTI 13.0.85): 2 MiB a day allow three of them."""
+    often = {"window_seconds": 0.01, "window_steps": 12, "budget_pct": 1000}
+    process = start_server(hosts, plain, **often, detach_mib_per_day=2)
+    reader = hosts.reader()
+    until(lambda: reader.state()["detaches"] == 3)
+    steps = reader.state()["steps"]
+    until(lambda: reader.state()["steps"] > steps + 500)
+    assert reader.state()["detaches"] == 3 and reader.state()["windows"] <= 4
+    windows = reader.state()["windows"]
+    reader.control(capture_steps=12, capture_request=1)  # whoever asks gets one
+    until(lambda: reader.state()["windows"] == windows + 1)
+    process.kill()
+    assert process.communicate()[1].count("each detach takes 0.65 MiB of GPU memory") == 1
+
+
+@pytest.mark.parametrize(("renew_kernels", "whole"), [(400, True), (0, False)])
+def test_continuous_attaches_anew_before_cuptis_room_on_the_device_is_used_up(
+    plain: Build, hosts: Hosts, until: Until, renew_kernels: int, whole: bool
+) -> None:
+    """CUPTI 13.0.85 records no kernel of graphs with copies once its buffers are used up."""
+    words = ["steps=100000000", "kernels=4", "step_us=400"]
+    host = ["env", "STANDIN_ROOM=6000", str(plain.program("host"))]
+    hosts.start(plain, *words, command=host, level="ranges", renew_kernels=renew_kernels)
+    reader = hosts.reader()
+    until(lambda: reader.state()["steps"] > 50)
+    reader.control(level=3)
+    until(lambda: (reader.drain(), reader.state()["steps_covered"] > 9000)[1])
+    counts = kernels_of_steps(reader.records)[:5000]
+    assert (set(counts) == {4}) == whole
+    assert (reader.state()["detaches"] > 3) == whole
+
+
 def test_what_was_asked_for_all_the_time_delays_no_window_after_it(
     plain: Build, hosts: Hosts, until: Until
 ) -> None:

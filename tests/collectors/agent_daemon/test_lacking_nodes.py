@@ -16,6 +16,7 @@ LAUNCH, LAUNCH_OF_DRIVER, COPY, GRAPH = 211, 307, 41, 311
 #: Of a graph of two streams: three kernels each, then a copy.
 COPIES = (3, 7)
 THREAD = 9
+SECOND_NS = 10**9
 
 
 class Written(Drained):
@@ -93,3 +94,26 @@ def test_steps_that_lack_nothing():
     found = lacking_nodes(recorded((), ()))
     assert (found.copies, found.others, found.names) == (0, 0, {})
     assert lacking_nodes(Drained()).others == 0
+
+
+def test_of_a_long_run_the_first_and_the_last_records_are_judged() -> None:
+    """A window a second of 8 kernels: 20 at either end are kept, and of the steps those far from
+    the cut."""
+    whole = Drained()
+    for second in range(100):
+        found = {}
+        for kind, rows in ((RecordType.KERNEL, 8), (RecordType.STEP, 1)):
+            found[kind] = np.zeros(rows, RECORDS[kind])
+            found[kind]["start_ns"] = found[kind]["end_ns"] = second * SECOND_NS
+        (whole.keep_late if whole.cut else whole.keep)(found, 20)
+    end = whole.end()
+    assert end is not None
+    kept = [part.rows(RecordType.STEP)["start_ns"] // SECOND_NS for part in (whole, end)]
+    assert kept[0].tolist() == [0, 1, 2]
+    assert kept[1].tolist() == [96, 97, 98, 99]
+    for part in (whole, end):
+        part.trim()
+    judged = [part.rows(RecordType.STEP)["start_ns"] // SECOND_NS for part in (whole, end)]
+    assert judged[0].tolist() == []  # the third's may lack kernels that came later
+    assert judged[1].tolist() == [99]
+    assert Drained().end() is None
