@@ -41,6 +41,7 @@ class AgentMetrics(Collector):
             ("spanlite_agent_steps", "Steps seen", "steps"),
             ("spanlite_agent_steps_covered", "Whole steps in capture windows", "steps_covered"),
             ("spanlite_agent_windows", "Capture windows closed", "windows"),
+            ("spanlite_agent_detaches", "Times that CUPTI was detached", "detaches"),
             ("spanlite_agent_records", "CUPTI records read", "records"),
         ):
             counter = CounterMetricFamily(name, text, labels=labels)
@@ -53,9 +54,13 @@ class AgentMetrics(Collector):
             None,
             labels,
         )
+        attached = GaugeMetricFamily(
+            "spanlite_agent_attached", "Whether CUPTI is in the process now", None, labels
+        )
         for process in processes:
             cost.add_metric([str(process.pid)], process.cost_ppm / 1e6)
-        yield cost
+            attached.add_metric([str(process.pid)], float(process.attached))
+        yield from (cost, attached)
         lost = CounterMetricFamily(
             "spanlite_agent_dropped_records", "Records lost", labels=["pid", "reason"]
         )

@@ -43,6 +43,10 @@ class ProcessStatus:
     steps: int
     steps_covered: int
     windows: int
+    #: How often CUPTI has been detached, each of which leaves GPU memory allocated (docs/agent.md),
+    #: and whether it is there now.
+    detaches: int
+    attached: bool
     cost_ppm: int
     records: int
     dropped: Mapping[str, int]
@@ -167,6 +171,8 @@ def status_of(ring: Ring, dropped: Mapping[str, int] | None = None) -> ProcessSt
         steps=int(state["steps"]),
         steps_covered=int(state["steps_covered"]),
         windows=int(state["windows"]),
+        detaches=int(state["detaches"]),
+        attached=bool(state["attached"]),
         cost_ppm=int(state["cost_ppm"]),
         records=int(state["records"]),
         dropped=ring.all_drops() if dropped is None else dict(dropped),

@@ -182,7 +182,8 @@ def _print(rings: list[Ring], as_json: bool) -> None:
             f"  level {status.wanted} (now {status.level}), {status.windows} windows, "
             f"{status.steps_covered} of {status.steps} steps covered, "
             f"cost {status.cost_ppm / 1e4:.2f} %, {status.records} records, "
-            f"dropped: {lost or 'none'}"
+            f"dropped: {lost or 'none'}; CUPTI is {'' if status.attached else 'not '}attached, "
+            f"{status.detaches} detaches"
             + (f"\n  switched itself off: {status.disabled}" if status.disabled else "")
         )
 

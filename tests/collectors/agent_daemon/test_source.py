@@ -234,6 +234,8 @@ def test_metrics_say_what_each_agent_does(host):
     text = generate_latest(registry).decode()
     assert 'spanlite_agent_dropped_records_total{pid="4711",reason="ring_full"} 9.0' in text
     assert 'spanlite_agent_steps_covered_total{pid="4711"} 0.0' in text
+    assert 'spanlite_agent_detaches_total{pid="4711"} 0.0' in text
+    assert 'spanlite_agent_attached{pid="4711"} 0.0' in text
     assert "spanlite_agent_damaged_rings 0.0" in text
 
 
