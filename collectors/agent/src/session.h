@@ -26,9 +26,10 @@
 
 namespace spanlite {
 
-// Whether a window opens without anybody's asking.
+// Whether a window opens without a person's asking: by schedule, or as something happened.
 inline bool ByItself(WindowReason reason) {
-  return reason == WindowReason::kSchedule || reason == WindowReason::kSlo;
+  return reason != WindowReason::kDemand && reason != WindowReason::kContinuous &&
+         reason != WindowReason::kLearn;
 }
 
 class Session : public StepObserver {

@@ -94,19 +94,23 @@ def test_never_detaches_while_another_thread_launches(build: Build, hosts: Hosts
     check_whole(drained(hosts).records, 4)
 
 
-def test_no_window_opens_by_itself_beside_threads_that_launch(plain: Build, hosts: Hosts) -> None:
-    """Said once; what is asked for comes all the same."""
+@pytest.mark.parametrize("reason", ["demand", "throttle"])
+def test_no_window_opens_by_itself_beside_threads_that_launch(
+    plain: Build, hosts: Hosts, reason: str
+) -> None:
+    """Said once; what a person asks for comes all the same."""
     words = ["steps=900", "kernels=4", "step_us=300", "side=1", "slow_step=200"]
     settings = {"window_seconds": 0.02, "window_steps": 3, "budget_pct": 100, "step_slo_ms": 15}
     process = hosts.start(plain, *words, **settings, learn_seconds=60, learn_steps=20)
     reader = hosts.reader()
-    reader.control(capture_steps=7, capture_request=1)
+    reader.control(capture_steps=7, capture_reason=REASONS[reason], capture_request=1)
     ended = hosts.end(process)
     assert ended.stderr.count("several threads launch") == 1
     reader.drain()
     windows = reader.records.window
-    assert windows["reason"].tolist() == [REASONS["learn"], REASONS["demand"]]
-    assert windows["steps"].tolist() == [20, 7]
+    found = list(zip(windows["reason"].tolist(), windows["steps"].tolist(), strict=True))
+    asked = [(REASONS["demand"], 7)] if reason == "demand" else []
+    assert found == [(REASONS["learn"], 20), *asked]
 
 
 def test_detaches_while_other_launching_threads_are_held(build: Build, hosts: Hosts) -> None:
