@@ -19,7 +19,7 @@ class DetachAllowance {
 
   // Whether a window may open that ends in a detach.
   bool Left(uint64_t now_ns) { return most_ == 0 || Refilled(now_ns) >= 1; }
-  // The same for one that something slow calls for: a day's worth more.
+  // The same for one that a slow step, a throttle or a queue calls for: a day's worth more.
   bool MayOverdraw(uint64_t now_ns) { return most_ == 0 || Refilled(now_ns) >= 1 - most_; }
   // CUPTI was detached.
   void Take(uint64_t now_ns) { left_ = Refilled(now_ns) - 1; }

@@ -28,7 +28,7 @@ bool Session::WantsWindow(uint64_t now_ns, Plan* plan) {
     last_request_ = request;
     *plan = {ReasonOf(control.capture_reason.load(std::memory_order_relaxed)),
              std::max(1u, control.capture_steps.load(std::memory_order_relaxed)), 0};
-    return true;
+    return !ByItself(plan->reason) || allowance_.MayOverdraw(now_ns);
   }
   *plan = {slo_broken_ ? WindowReason::kSlo : WindowReason::kSchedule, budget_.WindowSteps(), 0};
   const bool wanted = DueByItself(now_ns);
