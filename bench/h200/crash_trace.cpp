@@ -27,19 +27,25 @@ void Trace(const char* what, const void* address) {
   backtrace_symbols_fd(frames, backtrace(frames, kFrames), STDERR_FILENO);
 }
 
+// What lies at an address, which need not exist.
+bool Read(greg_t address, void* target, size_t bytes) {
+  const iovec here{target, bytes};
+  const iovec there{reinterpret_cast<void*>(address), bytes};
+  return process_vm_readv(getpid(), &here, 1, &there, 1, 0) == static_cast<ssize_t>(bytes);
+}
+
 // A thread that waits for a lock of glibc's has the lock's address in the futex call's first
 // argument: the words around it name the owner (of a mutex the third word, of a rwlock the seventh
 // from its start, which is two or three words before).
 void Lock(const void* context) {
   const greg_t* registers = static_cast<const ucontext_t*>(context)->uc_mcontext.gregs;
-  const auto* code = reinterpret_cast<const unsigned char*>(registers[REG_RIP]);
-  if (code[-2] != 0x0f || code[-1] != 0x05) return;  // not in a system call
+  unsigned char call[2];
+  if (!Read(registers[REG_RIP] - 2, call, sizeof call) || call[0] != 0x0f || call[1] != 0x05)
+    return;  // not in a system call
   char text[320];
   int length = std::snprintf(text, sizeof text, "lock %#llx words from -3:", registers[REG_RDI]);
   int words[12];
-  const iovec here{words, sizeof words};
-  const iovec there{reinterpret_cast<int*>(registers[REG_RDI]) - 3, sizeof words};
-  if (process_vm_readv(getpid(), &here, 1, &there, 1, 0) != sizeof words) return;
+  if (!Read(registers[REG_RDI] - 3 * static_cast<greg_t>(sizeof(int)), words, sizeof words)) return;
   for (const int word : words)
     length += std::snprintf(text + length, sizeof text - length, " %d", word);
   text[length++] = '\n';
