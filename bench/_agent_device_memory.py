@@ -2,31 +2,13 @@
 
 from __future__ import annotations
 
-import shutil
-import subprocess
 import threading
+
+from bench._gpu import in_use_mib
 
 EVERY_S = 5.0
 #: A process has loaded its model by then.
 SETTLED_S = 15.0
-
-
-def in_use_mib() -> dict[int, int]:
-    """Memory of each process on the GPUs, in MiB by process id; empty without a GPU."""
-    if shutil.which("nvidia-smi") is None:
-        return {}
-    command = [
-        "nvidia-smi",
-        "--query-compute-apps=pid,used_memory",
-        "--format=csv,noheader,nounits",
-    ]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    found: dict[int, int] = {}
-    for line in done.stdout.splitlines():
-        process, _, size = line.partition(",")
-        if process.strip().isdigit() and size.strip().isdigit():
-            found[int(process)] = found.get(int(process), 0) + int(size)
-    return found
 
 
 class DeviceMemory(threading.Thread):

@@ -12,15 +12,13 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 from numpy.lib.recfunctions import repack_fields
-from spanlite_collectors.agent.layout import STRING_HEAD, RecordType, WindowReason
+from spanlite_collectors.agent.layout import STRING_HEAD, ZERO_TIMESTAMP, RecordType, WindowReason
 from spanlite_collectors.agent.ring import Ring
 
 U64 = npt.NDArray[np.uint64]
 #: By workload: begin and end in host time (CLOCK_REALTIME, ns).
 Turns: TypeAlias = dict[str, list[tuple[int, int]]]
 DRAIN_EVERY_S = 0.1
-#: Bit of a kernel's `head_flags`.
-UNTIMED = 1
 #: CUPTI hands out a kernel at most so late.
 LATE_NS = 2_000_000_000
 KEPT = (RecordType.KERNEL, RecordType.MEMCPY, RecordType.API, RecordType.STEP, RecordType.WINDOW)
@@ -165,7 +163,7 @@ class RingDrain(threading.Thread):
             for kind, rows in found.items():
                 mine.seen[kind.name.lower()] = mine.seen.get(kind.name.lower(), 0) + len(rows)
             if (kernels := found.get(RecordType.KERNEL)) is not None:
-                mine.untimed += int(np.count_nonzero(kernels["head_flags"] & UNTIMED))
+                mine.untimed += int(np.count_nonzero(kernels["head_flags"] & ZERO_TIMESTAMP))
             windows_only = mine.cut or self._most == 0
             mine.keep(found, self._most, (RecordType.WINDOW,) if windows_only else KEPT)
             if windows_only and self._most > 0:

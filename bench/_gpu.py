@@ -1,4 +1,4 @@
-"""What `nvidia-smi` says of the machine's first GPU. Plain Python, for every machine."""
+"""What `nvidia-smi` says of the machine's GPUs. Plain Python, for every machine."""
 
 from __future__ import annotations
 
@@ -6,13 +6,27 @@ import subprocess
 
 
 def ask(*fields: str) -> dict[str, str]:
-    """Its fields by name. Raises OSError or SubprocessError where there is no GPU."""
+    """The first GPU's fields by name. Raises OSError or SubprocessError where there is no GPU."""
+    (line,) = _lines("--id=0", f"--query-gpu={','.join(fields)}", "--format=csv,noheader")
+    return dict(zip(fields, (value.strip() for value in line.split(",")), strict=True))
+
+
+def in_use_mib() -> dict[int, int]:
+    """Memory of each process on the GPUs, in MiB by process id; empty without a GPU."""
+    found: dict[int, int] = {}
+    try:
+        lines = _lines("--query-compute-apps=pid,used_memory", "--format=csv,noheader,nounits")
+    except (OSError, subprocess.SubprocessError):
+        return found
+    for line in lines:
+        process, _, size = line.partition(",")
+        if process.strip().isdigit() and size.strip().isdigit():
+            found[int(process)] = found.get(int(process), 0) + int(size)
+    return found
+
+
+def _lines(*arguments: str) -> list[str]:
     done = subprocess.run(
-        ["nvidia-smi", "--id=0", f"--query-gpu={','.join(fields)}", "--format=csv,noheader"],
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=60,
+        ["nvidia-smi", *arguments], capture_output=True, text=True, check=True, timeout=60
     )
-    values = [value.strip() for value in done.stdout.strip().split(",")]
-    return dict(zip(fields, values, strict=True))
+    return done.stdout.strip().splitlines()

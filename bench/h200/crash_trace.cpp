@@ -18,12 +18,16 @@ constexpr useconds_t kPatienceUs = 20'000;
 
 pid_t Thread() { return static_cast<pid_t>(syscall(SYS_gettid)); }
 
+template <typename... Values>
+void Say(const char* format, Values... values) {
+  char text[160];
+  const int length = std::snprintf(text, sizeof text, format, values...);
+  (void)!write(STDERR_FILENO, text, static_cast<size_t>(length));
+}
+
 void Trace(const char* what, const void* address) {
   void* frames[kFrames];
-  char text[160];
-  const int length = std::snprintf(text, sizeof text, "\ncrash_trace: %s process %d thread %d address %p\n",
-                                   what, getpid(), Thread(), address);
-  (void)!write(STDERR_FILENO, text, static_cast<size_t>(length));
+  Say("\ncrash_trace: %s process %d thread %d address %p\n", what, getpid(), Thread(), address);
   backtrace_symbols_fd(frames, backtrace(frames, kFrames), STDERR_FILENO);
 }
 
@@ -42,14 +46,11 @@ void Lock(const void* context) {
   unsigned char call[2];
   if (!Read(registers[REG_RIP] - 2, call, sizeof call) || call[0] != 0x0f || call[1] != 0x05)
     return;  // not in a system call
-  char text[320];
-  int length = std::snprintf(text, sizeof text, "lock %#llx words from -3:", registers[REG_RDI]);
   int words[12];
   if (!Read(registers[REG_RDI] - 3 * static_cast<greg_t>(sizeof(int)), words, sizeof words)) return;
-  for (const int word : words)
-    length += std::snprintf(text + length, sizeof text - length, " %d", word);
-  text[length++] = '\n';
-  (void)!write(STDERR_FILENO, text, static_cast<size_t>(length));
+  Say("lock %#llx words from -3:", registers[REG_RDI]);
+  for (const int word : words) Say(" %d", word);
+  Say("\n");
 }
 
 void OnAsk(int, siginfo_t*, void* context) {
@@ -65,9 +66,7 @@ void OnCrash(int number, siginfo_t* info, void* context) {
   while (const dirent* entry = folder != nullptr ? readdir(folder) : nullptr) {
     const int thread = std::atoi(entry->d_name);
     if (thread == 0 || thread == Thread()) continue;
-    char text[40];  // one that holds off signals says nothing itself
-    const int length = std::snprintf(text, sizeof text, "\nasked thread %d\n", thread);
-    (void)!write(STDERR_FILENO, text, static_cast<size_t>(length));
+    Say("\nasked thread %d\n", thread);  // one that holds off signals says nothing itself
     syscall(SYS_tgkill, getpid(), thread, kAsk);
     usleep(kPatienceUs);  // one after the other
   }

@@ -116,7 +116,7 @@ class Attachment {
   bool graph_trace_ = false;
   std::vector<CUpti_ActivityKind> enabled_;
   uint64_t records_before_ = 0;  // when the activities went on
-  uint64_t renewed_at_ = 0;  // kernels then
+  uint64_t renewed_at_ = 0;      // kernels then
   uint64_t proof_steps_ = 0;       // whole steps of windows that brought records, ever
   bool fruitful_ = false;          // whether the last window brought records
   bool waiting_ = false;           // a window has closed since the attach

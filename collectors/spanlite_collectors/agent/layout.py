@@ -115,6 +115,8 @@ RECORDS: dict[RecordType, np.dtype[Any]] = {
     ),
     RecordType.EXTERNAL: _record(("external_id", "u8"), *_fields("correlation_id kind", "u4")),
 }
+#: Bit of `head_flags` in a kernel, copy or call whose start or end is 0.
+ZERO_TIMESTAMP = 1
 #: Bit of `head_flags` in a range of nvtxRangeStart and End: it need not nest.
 START_END = 4
 STRING_HEAD = _record(*_fields("id length", "u4"))
