@@ -22,6 +22,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from spanlite_collectors.agent.layout import Level
+
 from bench._agent_copies import lacking_nodes
 from bench._agent_device_memory import DeviceMemory
 from bench._agent_plain import machine_cupti
@@ -58,6 +60,8 @@ class Way:
     life_s: float = ENDLESS_S
     #: Without an agent: what crashes there is not the agent's doing.
     bare: bool = False
+    #: Set after the first window, as a daemon sets it.
+    level: Level | None = None
 
 
 #: Models: CUPTI stays while three threads launch; it is detached after each window, with the others
@@ -123,6 +127,7 @@ class Tally:
     #: Loads and their states after a round, of all processes and of one without an agent.
     sums: set[tuple[int, str]] = field(default_factory=set)
     said: set[str] = field(default_factory=set)
+    cupti_versions: set[int] = field(default_factory=set)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def take(self, mine: Drained, judged: bool) -> None:
@@ -140,6 +145,7 @@ class Tally:
                 self.drops[reason] = self.drops.get(reason, 0) + count
             self.kernels += mine.seen.get("kernel", 0)
             self.untimed += mine.untimed
+            self.cupti_versions.add(mine.cupti_version)
             for at, one in enumerate(found):
                 self.whole_steps += one.steps
                 self.lacking += one.lacking
@@ -236,7 +242,9 @@ def _environment(way: Way, rings: str, stand_in: bool, trace: Path | None) -> di
             "NVTX_INJECTION64_PATH": str(LIBRARY),
         }
         environment |= {f"SPANLITE_AGENT_{key}": value for key, value in own.items()}
-    environment |= {"LD_PRELOAD": str(trace)} if trace is not None else {}
+    # Last what the caller preloads, another libcupti for instance.
+    preloads = [*([str(trace)] if trace is not None else []), os.environ.get("LD_PRELOAD", "")]
+    environment |= {"LD_PRELOAD": " ".join(filter(None, preloads))}
     environment |= {"LD_LIBRARY_PATH": str(STAND_IN)} if stand_in else {}
     return environment
 
@@ -279,10 +287,13 @@ def _live(tally: Tally, seconds: float, start: Start) -> None:
         )  # fmt: skip
         hanging = threading.Timer(seconds + PATIENCE_S, _abort, [process])
         hanging.start()
+        raising = threading.Thread(target=_raise_level, args=(way, process, drain), daemon=True)
+        raising.start()
         try:
             _read(tally, process)
         finally:
             hanging.cancel()
+            raising.join()
             drain.stop()
         errors.seek(0)
         said = errors.read()
@@ -301,6 +312,16 @@ def _live(tally: Tally, seconds: float, start: Start) -> None:
         tally.fail(f"ended with {process.returncode}, {state}, trace {number}: {_shorten(said)}")
     elif mine is None and not way.bare:
         tally.fail(f"no ring: {said[-1000:]}")
+
+
+def _raise_level(way: Way, process: subprocess.Popen[str], drain: RingDrain) -> None:
+    """Set the level, once the first window has closed."""
+    while way.level is not None and process.poll() is None:
+        ring = drain.ring_of(process.pid)
+        if ring is not None and int(ring.state["windows"][0]) > 0:
+            ring.control["level"][0] = way.level
+            return
+        time.sleep(0.1)
 
 
 def _keep(tally: Tally, said: str) -> str:
@@ -352,7 +373,7 @@ def _report(tally: Tally, windows: int) -> None:
          detach=way.detach, detaches=tally.detaches, processes=tally.processes,
          rounds=tally.rounds, steps=tally.steps, records=tally.records, kernels=tally.kernels,
          untimed=tally.untimed, drops=tally.drops, device_mib=tally.device_mib,
-         device_s=tally.device_s,
+         device_s=tally.device_s, cupti_versions=sorted(tally.cupti_versions),
          bits="all states of each round" if not way.plain else "the results of each round",
          said=sorted(tally.said)[:4])  # fmt: skip
     if not way.plain:

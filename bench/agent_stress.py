@@ -13,6 +13,8 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+from spanlite_collectors.agent.layout import Level
+
 from bench._agent_stress import MODELS, PLAIN, Way, run_ways
 from bench._report import emit
 
@@ -30,17 +32,19 @@ def counts_of(args: argparse.Namespace) -> dict[Way, int]:
 
 
 def _variant(text: str) -> Way:
-    """`NAME=[plain.]WAY,KEY:VALUE,...`: with other settings; `RUN:` has other loads or threads, a
-    word without a colon is one of the program's own."""
+    """`NAME=[plain.]WAY,KEY:VALUE,...`: with other settings; `RUN:` has other loads or threads,
+    `RAISE:` sets a level after the first window; a word without a colon is the program's own."""
     name, _, rest = text.partition("=")
     base, *words = rest.split(",")
     plain = base.startswith("plain.")
     way = next(w for w in (PLAIN if plain else MODELS) if w.name == base.removeprefix("plain."))
     pairs = dict(word.split(":", 1) for word in words if ":" in word)
     run = pairs.pop("RUN", way.run)
+    level = pairs.pop("RAISE", None)
     flags = tuple(word for word in words if ":" not in word)
     return replace(way, name=name, run=run, flags=way.flags + flags,
                    settings=way.settings + tuple(pairs.items()),
+                   level=Level[level.upper()] if level else None,
                    life_s=4 if plain else way.life_s)  # fmt: skip
 
 
