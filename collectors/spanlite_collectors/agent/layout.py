@@ -26,6 +26,14 @@ class Level(IntEnum):
     CONTINUOUS = 3
 
 
+class Detach(IntEnum):
+    """When an agent detaches CUPTI after a window."""
+
+    NEVER = 0
+    WHEN_PROVEN = 1
+    WHEN_HELD = 2
+
+
 #: Why records were lost, by index in the header's `dropped`: words for the ledger.
 DROP_REASONS = ("ring_full", "cupti_dropped", "agent_budget", "unknown_record", "torn_record")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,7 +13,7 @@ from pathlib import Path
 
 from spanlite.errors import InputError, UsageError
 
-from spanlite_collectors.agent.layout import Level
+from spanlite_collectors.agent.layout import Detach, Level
 from spanlite_collectors.agent.ring import Ring
 from spanlite_collectors.agent.source import DEFAULT_FOLDER, folders_of, status_of
 
@@ -75,6 +76,7 @@ class CaptureCommand:
             before = [int(ring.state["windows"][0]) for ring in chosen]
             for ring in chosen:
                 _ask(ring, args)
+                _warn(ring, args)
             if args.wait is not None:
                 return _wait(chosen, before, args.wait)
         return 0
@@ -153,6 +155,19 @@ def _ask(ring: Ring, args: argparse.Namespace) -> None:
     )
     what = ", ".join(f"{word}: {wish}" for word, wish in wishes if wish is not None)
     print(f"asked process {ring.process_id} ({ring.executable}) for {what}")
+
+
+def _warn(ring: Ring, args: argparse.Namespace) -> None:
+    """Where CUPTI will stay attached beside several threads, which a server may not survive."""
+    records = args.steps is not None or args.level == "continuous"
+    held = int(ring.control["detach"][0]) == Detach.WHEN_HELD
+    if records and not held and int(ring.state["launch_threads"][0]) > 1:
+        print(
+            f"warning: several threads of process {ring.process_id} have launched work. Where they "
+            "still do, CUPTI stays attached after this, which can, rarely, make the process hang "
+            "in cuGraphLaunch; SPANLITE_AGENT_DETACH=held at its start avoids that",
+            file=sys.stderr,
+        )
 
 
 def _wait(rings: list[Ring], before: list[int], timeout_s: float) -> int:

@@ -1,9 +1,11 @@
 import json
+from contextlib import closing
 
 import pytest
 from ring_writer import RingWriter
 from spanlite.cli import main
-from spanlite_collectors.agent.layout import Level
+from spanlite_collectors.agent.layout import Detach, Level
+from spanlite_collectors.agent.ring import Ring
 
 
 @pytest.fixture
@@ -21,6 +23,27 @@ def test_steps_are_asked_for_by_pid(writer, capsys):
     assert capture(writer, "--all", "--steps", "3") == 0
     assert (writer.control_word(1), writer.control_word(2)) == (2, 3)
     assert "steps: 3" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("threads", "detach", "words", "warned"),
+    [
+        (2, Detach.WHEN_PROVEN, ["--steps", "5"], True),
+        (2, Detach.NEVER, ["--level", "continuous"], True),
+        (1, Detach.WHEN_PROVEN, ["--steps", "5"], False),
+        (2, Detach.WHEN_HELD, ["--steps", "5"], False),
+        (2, Detach.WHEN_PROVEN, ["--level", "ranges"], False),
+        (2, Detach.WHEN_PROVEN, ["--level", "windows"], False),
+    ],
+)
+def test_it_warns_where_cupti_stays_beside_several_threads(
+    writer, capsys, threads, detach, words, warned
+):
+    with closing(Ring(writer.path)) as ring:
+        ring.control["detach"][0] = detach
+        ring.state["launch_threads"][0] = threads
+    assert capture(writer, "--all", *words) == 0
+    assert ("SPANLITE_AGENT_DETACH=held" in capsys.readouterr().err) == warned
 
 
 @pytest.mark.parametrize("level", ["off", "ranges", "windows", "continuous"])
