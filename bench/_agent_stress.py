@@ -242,9 +242,7 @@ def _environment(way: Way, rings: str, stand_in: bool, trace: Path | None) -> di
             "NVTX_INJECTION64_PATH": str(LIBRARY),
         }
         environment |= {f"SPANLITE_AGENT_{key}": value for key, value in own.items()}
-    # Last what the caller preloads, another libcupti for instance.
-    preloads = [*([str(trace)] if trace is not None else []), os.environ.get("LD_PRELOAD", "")]
-    environment |= {"LD_PRELOAD": " ".join(filter(None, preloads))}
+    environment |= {"LD_PRELOAD": str(trace)} if trace is not None else {}
     environment |= {"LD_LIBRARY_PATH": str(STAND_IN)} if stand_in else {}
     return environment
 
@@ -287,13 +285,10 @@ def _live(tally: Tally, seconds: float, start: Start) -> None:
         )  # fmt: skip
         hanging = threading.Timer(seconds + PATIENCE_S, _abort, [process])
         hanging.start()
-        raising = threading.Thread(target=_raise_level, args=(way, process, drain), daemon=True)
-        raising.start()
         try:
-            _read(tally, process)
+            _read(tally, process, drain)
         finally:
             hanging.cancel()
-            raising.join()
             drain.stop()
         errors.seek(0)
         said = errors.read()
@@ -314,16 +309,6 @@ def _live(tally: Tally, seconds: float, start: Start) -> None:
         tally.fail(f"no ring: {said[-1000:]}")
 
 
-def _raise_level(way: Way, process: subprocess.Popen[str], drain: RingDrain) -> None:
-    """Set the level, once the first window has closed."""
-    while way.level is not None and process.poll() is None:
-        ring = drain.ring_of(process.pid)
-        if ring is not None and int(ring.state["windows"][0]) > 0:
-            ring.control["level"][0] = way.level
-            return
-        time.sleep(0.1)
-
-
 def _keep(tally: Tally, said: str) -> str:
     """Put all it said into a file of $OUT."""
     folder = Path(os.environ.get("OUT", tempfile.gettempdir()))
@@ -341,8 +326,9 @@ def _shorten(said: str) -> str:
     return re.sub(r"\S*/([^/\s]+)\(([^)]*)\)\[\w+\]", r"\1(\2)", trace)[:2500]
 
 
-def _read(tally: Tally, process: subprocess.Popen[str]) -> None:
+def _read(tally: Tally, process: subprocess.Popen[str], drain: RingDrain) -> None:
     """What it says of each round, until its end."""
+    level = tally.way.level
     assert process.stdout is not None
     for line in process.stdout:
         said = json.loads(line)
@@ -353,6 +339,9 @@ def _read(tally: Tally, process: subprocess.Popen[str]) -> None:
                 tally.rounds += 1
             else:
                 tally.rounds += said["rounds"]
+        ring = drain.ring_of(process.pid) if level is not None else None
+        if ring is not None and int(ring.state["windows"][0]) > 0:
+            ring.control["level"][0] = level
     process.wait()
 
 
