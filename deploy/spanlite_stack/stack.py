@@ -46,6 +46,14 @@ def _silent(_: str) -> None:
     """Say nothing."""
 
 
+def _cluster_id() -> str:
+    """A random id as Kafka writes them. None begins with "-", which its tools read as an option."""
+    while True:
+        cluster_id = urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        if not cluster_id.startswith("-"):
+            return cluster_id
+
+
 @dataclass(frozen=True)
 class StackInfo:
     """A broker that has been started here; `running` says whether it is there now."""
@@ -202,14 +210,13 @@ class Stack:
         if done.exists():
             return
         self._say("preparing the storage folder")
-        cluster_id = urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
         config = str(self.data / "server.properties")
         command = self._java(
             QUICK_START,
             "kafka.tools.StorageTool",
             "format",
             "-t",
-            cluster_id,
+            _cluster_id(),
             "-c",
             config,
             "--ignore-formatted",

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -69,6 +70,18 @@ def test_messages_and_port_survive_a_kill(own: Stack) -> None:
     assert second.pid != first.pid
     send(second.bootstrap, b"after")
     assert sorted(received(second.bootstrap, 2)) == [b"after", b"before"]
+
+
+def test_an_id_that_reads_as_an_option_is_drawn_anew(
+    own: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One id of 64 begins with "-", and Kafka's tool took it for an option of its own."""
+    draws = [uuid.UUID(bytes=bytes([first]) + bytes(15)) for first in (0xF8, 0xFB, 0xFC)]
+    drawn = iter(draws)
+    monkeypatch.setattr(uuid, "uuid4", lambda: next(drawn))
+    assert own.up().running
+    properties = next(own.data.rglob("meta.properties")).read_text()
+    assert "cluster.id=_AAAAAAAAAAAAAAAAAAAAA" in properties
 
 
 def test_up_twice_changes_nothing_and_down_leaves_no_process(own: Stack) -> None:
