@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import signal
 import subprocess
 import sys
 import tempfile
@@ -29,6 +28,7 @@ from bench._agent_device_memory import DeviceMemory
 from bench._agent_plain import machine_cupti
 from bench._agent_rings import Drained, RingDrain, account
 from bench._agent_turns import LIBRARY, ROOT, STAND_IN
+from bench._agent_watch import Watch
 from bench._report import emit
 
 #: A process that has not ended so long after its time is hanging.
@@ -283,12 +283,11 @@ def _live(tally: Tally, seconds: float, start: Start) -> None:
             stderr=errors, stdout=subprocess.PIPE,
             env=_environment(way, rings, start.stand_in, start.trace),
         )  # fmt: skip
-        hanging = threading.Timer(seconds + PATIENCE_S, _abort, [process])
-        hanging.start()
+        watch = Watch(process, time.monotonic() + seconds + PATIENCE_S)
         try:
-            _read(tally, process, drain)
+            _read(tally, process, drain, watch)
         finally:
-            hanging.cancel()
+            watch.stop()
             drain.stop()
         errors.seek(0)
         said = errors.read()
@@ -326,11 +325,12 @@ def _shorten(said: str) -> str:
     return re.sub(r"\S*/([^/\s]+)\(([^)]*)\)\[\w+\]", r"\1(\2)", trace)[:2500]
 
 
-def _read(tally: Tally, process: subprocess.Popen[str], drain: RingDrain) -> None:
+def _read(tally: Tally, process: subprocess.Popen[str], drain: RingDrain, watch: Watch) -> None:
     """What it says of each round, until its end."""
     level = tally.way.level
     assert process.stdout is not None
     for line in process.stdout:
+        watch.hear()
         said = json.loads(line)
         with tally.lock:
             tally.steps += said["steps"]
@@ -343,15 +343,6 @@ def _read(tally: Tally, process: subprocess.Popen[str], drain: RingDrain) -> Non
         if ring is not None and int(ring.state["windows"][0]) > 0:
             ring.control["level"][0] = level
     process.wait()
-
-
-def _abort(process: subprocess.Popen[str]) -> None:
-    """Ask where it hangs, then end it."""
-    if process.poll() is None:
-        process.send_signal(signal.SIGABRT)
-        time.sleep(2)
-    if process.poll() is None:
-        process.kill()
 
 
 def _report(tally: Tally, windows: int) -> None:

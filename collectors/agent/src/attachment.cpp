@@ -76,6 +76,7 @@ Attachment::Enabled Attachment::Enable(Moment moment, uint32_t thread_id, bool a
   if (fresh)
     if (const Enabled done = Attach(moment, thread_id, wait, error); done != Enabled::kYes) return done;
   if (!fresh) SeeWhetherTaken(moment, thread_id);
+  KeepLaunchesApart(thread_id);
   records_before_ = activity_->Records();
   activity_->KeepAllCalls(all_calls);
   // CUPTI's own filter of calls: cheaper, but it must be set while nobody is inside a call, and
@@ -88,6 +89,16 @@ Attachment::Enabled Attachment::Enable(Moment moment, uint32_t thread_id, bool a
   const bool copies = config_.copies || to_stay;
   const bool on = EnableKinds(!all_calls && (to_stay || to_detach), copies, error);
   return on ? Enabled::kYes : Enabled::kNo;
+}
+
+// Where CUPTI will stay beside other launching threads; windows that end in a detach need no gate.
+void Attachment::KeepLaunchesApart(uint32_t thread_id) {
+  const bool stays = WantedDetach() == Detach::kNever || (held_.empty() && OthersLaunch(thread_id));
+  if (!config_.gate || !stays) return;
+  std::lock_guard<std::mutex> lock(calls_);
+  if (gate_.Subscribe(cupti_) || said_no_gate_) return;
+  said_no_gate_ = true;
+  std::fprintf(stderr, "spanlite agent: no gate: another CUPTI client is told of calls.\n");
 }
 
 // A window that brought nothing: another client (torch.profiler) took CUPTI's buffers. They are
@@ -337,6 +348,7 @@ bool Attachment::DetachIfProven(uint32_t thread_id) {
     finalize_failed_ = true;
     return false;
   }
+  gate_.Forget();
   attached_.store(false, std::memory_order_release);
   detached_ever_ = true;
   alive_at_detach_ = LivingThreads();

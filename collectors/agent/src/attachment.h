@@ -17,6 +17,7 @@
 #include "activity.h"
 #include "config.h"
 #include "cupti_api.h"
+#include "launch_gate.h"
 #include "open_windows.h"
 #include "ring.h"
 #include "string_table.h"
@@ -86,6 +87,7 @@ class Attachment {
   bool EnableKinds(bool only_launches, bool copies, std::string* error);
   void DisableKinds();
   void KeepLaunchesOnly();
+  void KeepLaunchesApart(uint32_t thread_id);
   void SeeWhetherTaken(Moment moment, uint32_t thread_id);
   std::vector<uint32_t> OtherLaunchers(uint32_t thread_id);
   bool OnlyLauncher(uint32_t thread_id) { return OtherLaunchers(thread_id).empty(); }
@@ -104,6 +106,7 @@ class Attachment {
   HoldThreads hold_;
   CuptiApi cupti_;
   DriverApi driver_;
+  LaunchGate gate_;
   std::unique_ptr<Activity> activity_;
   std::mutex calls_;  // no flush may run while CUPTI attaches, detaches or switches its activities
   std::atomic<bool> attached_{false};
@@ -122,6 +125,7 @@ class Attachment {
   bool waiting_ = false;           // a window has closed since the attach
   bool said_taken_ = false;
   bool said_loose_ = false;
+  bool said_no_gate_ = false;
   bool said_why_not_ = false;
   bool finalize_failed_ = false;
   bool copied_ever_ = false;  // copies have been recorded: a detach would end the process

@@ -100,6 +100,7 @@ Config Config::FromEnvironment() {
   ReadNumber("SPANLITE_AGENT_LEARN_STEPS", &config.learn_steps);
   ReadNumber("SPANLITE_AGENT_BUFFER_BYTES", &config.buffer_bytes);
   ReadNumber("SPANLITE_AGENT_MAX_BUFFERS", &config.max_buffers);
+  ReadFlag("SPANLITE_AGENT_GATE", &config.gate);
   ReadFlag("SPANLITE_AGENT_API_CALLS", &config.api_calls);
   ReadActivities("SPANLITE_AGENT_ACTIVITIES", &config);
   ReadFlag("SPANLITE_AGENT_GRAPH_TRACE", &config.graph_trace);

@@ -60,6 +60,8 @@ bool CuptiApi::Load(const std::string& preferred_path, std::string* error) {
   Bind(library, "cuptiActivityEnableDriverApi", &ActivityEnableDriverApi);
   Bind(library, "cuptiSetThreadIdType", &SetThreadIdType);
   Bind(library, "cuptiFinalize", &Finalize);
+  Bind(library, "cuptiSubscribe", &Subscribe);
+  Bind(library, "cuptiEnableCallback", &EnableCallback);
   Bind(library, "cuptiActivityEnableHWTrace", &ActivityEnableHWTrace);
   if (!complete || GetVersion(&version) != CUPTI_SUCCESS) {
     *error = "this libcupti lacks activity functions";

@@ -24,6 +24,8 @@ struct CuptiApi {
   decltype(&cuptiGetTimestamp) GetTimestamp = nullptr;
   decltype(&cuptiSetThreadIdType) SetThreadIdType = nullptr;  // may be null
   decltype(&cuptiFinalize) Finalize = nullptr;                // may be null: never detach
+  decltype(&cuptiSubscribe) Subscribe = nullptr;              // may be null
+  decltype(&cuptiEnableCallback) EnableCallback = nullptr;    // may be null
   decltype(&cuptiActivityEnableHWTrace) ActivityEnableHWTrace = nullptr;  // may be null
   uint32_t version = 0;
 

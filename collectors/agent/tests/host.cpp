@@ -30,6 +30,7 @@ struct Settings {
   uint64_t graph = 0;        // 1: one graph launch a step instead of kernels
   uint64_t sync = 1;         // wait for the device at the end of each step
   uint64_t query = 0;        // 1: ask until the device is done, then wait for it
+  uint64_t wait = 0;         // 1: a stream waits for an event in each step
   uint64_t named = 1;        // 0: no step ranges
   uint64_t slow_step = 0;    // this step takes 20 ms more
   uint64_t fork_at = 0;      // before this step a child is forked that runs on by itself
@@ -59,7 +60,7 @@ void Parse(int argc, char** argv) {
       {"exit", &g_settings.exit},       {"unique", &g_settings.unique},
       {"blast", &g_settings.blast},     {"warm_up", &g_settings.warm_up},
       {"side", &g_settings.side},       {"side_until", &g_settings.side_until},
-      {"query", &g_settings.query},
+      {"query", &g_settings.query},     {"wait", &g_settings.wait},
       {"external", &g_settings.external}, {"start_end", &g_settings.start_end},
       {"mixed", &g_settings.mixed},
   };
@@ -144,6 +145,7 @@ void Decode(uint64_t thread, uint64_t first, uint64_t last) {
     External(step, true);
     if (g_settings.start_end && step % 2 == 0) shared = nvtxRangeStartA("two steps");
     Launch(step, graph);
+    if (g_settings.wait) standin_wait_event();
     External(step, false);
     if (g_settings.start_end && step % 2 == 1) nvtxRangeEnd(shared);
     while (g_settings.query && !standin_query()) usleep(20);
@@ -208,7 +210,7 @@ void RunThreads(uint64_t first, uint64_t last) {
 void Report(const char* who) {
   std::printf("{\"who\": \"%s\", \"pid\": %d, \"launched\": %llu, \"calls\": %llu", who, getpid(),
               static_cast<unsigned long long>(g_launched), static_cast<unsigned long long>(g_calls));
-  for (const char* what : {"register", "enable", "disable", "finalize", "flush", "lost_at_edge"})
+  for (const char* what : {"register", "enable", "disable", "finalize", "flush", "lost_at_edge", "subscribe"})
     std::printf(", \"%s\": %llu", what, static_cast<unsigned long long>(Count(what)));
   std::printf("}\n");
   std::fflush(stdout);

@@ -12,7 +12,7 @@ struct StandinWork {
 };
 
 struct StandinCall {
-  enum Kind { kLaunch, kGraphLaunch, kMemcpy, kMemset, kSynchronize, kQuery } kind;
+  enum Kind { kLaunch, kGraphLaunch, kMemcpy, kMemset, kSynchronize, kQuery, kWaitEvent } kind;
   uint32_t thread_id, correlation_id;
   uint64_t start_ns, end_ns;
   uint32_t result;  // 0, or what a query of work that still runs says
@@ -21,6 +21,8 @@ struct StandinCall {
 struct StandinHooks {
   void (*work)(const StandinWork&);
   void (*call)(const StandinCall&);
+  // At a call's begin and end, on its thread.
+  void (*site)(StandinCall::Kind, bool begin);
 };
 
 extern "C" {
@@ -32,6 +34,9 @@ void standin_launch(uint32_t stream, const char* name, uint64_t duration_ns);
 void standin_memcpy(uint32_t stream, uint64_t bytes, uint64_t duration_ns);
 // Whether all work has ended.
 bool standin_query();
+// A stream waits for an event. With STANDIN_CIRCLE=1 this and a graph's launch take two locks in
+// opposite orders, as the real ones do while CUPTI records; one that waits for ever ends the process.
+void standin_wait_event();
 void standin_memset(uint32_t stream, uint64_t bytes, uint64_t duration_ns);
 // A graph of so many kernels; its number, from 1.
 uint32_t standin_graph(uint32_t nodes);

@@ -30,6 +30,7 @@ std::atomic<uint32_t> g_correlation{0}, g_contexts{0};
 std::atomic<const StandinHooks*> g_hooks{nullptr};
 constexpr uint64_t kLatelyNs = 50'000'000;
 std::map<uint32_t, uint64_t> g_callers;  // thread: its last call
+std::timed_mutex g_stream_lock, g_device_lock;
 std::atomic<bool> g_detaching{false}, g_initialised{false};
 thread_local uint32_t t_context = 0, t_device = 0;
 
@@ -54,6 +55,8 @@ void Call(StandinCall::Kind kind, Body body) {
     std::fprintf(stderr, "stand-in: unspecified launch failure: a call while CUPTI detaches\n");
     std::abort();
   }
+  const StandinHooks* watching = g_hooks.load();
+  if (watching != nullptr) watching->site(kind, true);
   StandinCall call{kind, ThreadId(), ++g_correlation, spanlite::NowNs(), 0, 0};
   call.result = body(call.correlation_id);
   call.end_ns = spanlite::NowNs();
@@ -62,6 +65,20 @@ void Call(StandinCall::Kind kind, Body body) {
     g_callers[call.thread_id] = call.end_ns;
   }
   if (const StandinHooks* hooks = g_hooks.load()) hooks->call(call);
+  if (watching != nullptr) watching->site(kind, false);
+}
+
+// Both locks, one after the other, where the process is to have that fault.
+void TakeBoth(std::timed_mutex* first, std::timed_mutex* second) {
+  static const bool circle = std::getenv("STANDIN_CIRCLE") != nullptr;
+  if (!circle || g_hooks.load() == nullptr) return;
+  std::lock_guard<std::timed_mutex> outer(*first);
+  std::this_thread::sleep_for(std::chrono::microseconds(200));
+  std::unique_lock<std::timed_mutex> inner(*second, std::chrono::seconds(5));
+  if (!inner.owns_lock()) {
+    std::fprintf(stderr, "stand-in: two calls wait for each other\n");
+    std::abort();
+  }
 }
 
 void Single(StandinCall::Kind call, StandinWork::Kind kind, uint32_t stream, const char* name,
@@ -157,6 +174,7 @@ void standin_graph_launch(uint32_t graph, uint32_t stream, uint64_t node_ns) {
     nodes = g_graph_nodes.at(graph - 1);
   }
   Call(StandinCall::kGraphLaunch, [=](uint32_t correlation_id) {
+    TakeBoth(&g_stream_lock, &g_device_lock);
     for (uint32_t node = 0; node < nodes; ++node) {
       StandinWork work{};
       work.name = "graph_kernel";
@@ -177,6 +195,13 @@ bool standin_query() {
     return done ? 0u : static_cast<uint32_t>(CUDA_ERROR_NOT_READY);
   });
   return done;
+}
+
+void standin_wait_event() {
+  Call(StandinCall::kWaitEvent, [](uint32_t) {
+    TakeBoth(&g_device_lock, &g_stream_lock);
+    return 0u;
+  });
 }
 
 bool standin_others_call() {

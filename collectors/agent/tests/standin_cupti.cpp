@@ -4,7 +4,7 @@
 // recorded, or while another thread makes a call, ends the process; so does graph trace after a
 // graph exists, and switching single calls' records while other threads make calls; work still
 // running when its activity goes off leaves no record. Faults on request:
-//   STANDIN_REFUSE=register|kernels        another profiler, MPS
+//   STANDIN_REFUSE=register|kernels|subscribe   another profiler, MPS
 //   STANDIN_ZERO_EVERY, STANDIN_INVERT_EVERY, STANDIN_DROP_EVERY=N   every Nth kernel
 //   STANDIN_ROOM=N                         no kernel after so many since the attach, without copies
 //   STANDIN_REPLAY=FILE                    records to deliver at the first flush (replay.h)
@@ -94,6 +94,9 @@ struct Cupti {
   std::map<std::string, uint64_t> counts;
   CUpti_BuffersCallbackRequestFunc request = nullptr;
   CUpti_BuffersCallbackCompleteFunc complete = nullptr;
+  CUpti_CallbackFunc callback = nullptr;  // of the one subscriber
+  void* callback_data = nullptr;
+  std::set<CUpti_CallbackId> callback_ids;
   bool copied = false;
   bool attached = false, poisoned = false, replayed = false;
   bool loaded = false;  // functions are loaded at the first launch
@@ -190,6 +193,7 @@ uint32_t CallId(StandinCall::Kind kind) {
     case StandinCall::kMemcpy: return CUPTI_RUNTIME_TRACE_CBID_cudaMemcpyAsync_v3020;
     case StandinCall::kMemset: return CUPTI_RUNTIME_TRACE_CBID_cudaMemsetAsync_v3020;
     case StandinCall::kQuery: return CUPTI_RUNTIME_TRACE_CBID_cudaEventQuery_v3020;
+    case StandinCall::kWaitEvent: return CUPTI_RUNTIME_TRACE_CBID_cudaStreamWaitEvent_v3020;
     default: return CUPTI_RUNTIME_TRACE_CBID_cudaDeviceSynchronize_v3020;
   }
 }
@@ -259,7 +263,23 @@ void SeeCall(const StandinCall& call) {
   Add(record, call.end_ns);
 }
 
-const StandinHooks g_hooks = {&SeeWork, &SeeCall};
+// Tells the subscriber, without the lock: it may keep the call waiting.
+void SeeSite(StandinCall::Kind kind, bool begin) {
+  Cupti& c = C();
+  CUpti_CallbackId id = 0;
+  if (kind == StandinCall::kGraphLaunch) id = CUPTI_DRIVER_TRACE_CBID_cuGraphLaunch;
+  if (kind == StandinCall::kWaitEvent) id = CUPTI_DRIVER_TRACE_CBID_cuStreamWaitEvent;
+  std::unique_lock<std::mutex> lock(c.mutex);
+  if (c.callback == nullptr || c.callback_ids.count(id) == 0) return;
+  const auto callback = c.callback;
+  void* data = c.callback_data;
+  lock.unlock();
+  CUpti_CallbackData said{};
+  said.callbackSite = begin ? CUPTI_API_ENTER : CUPTI_API_EXIT;
+  callback(data, CUPTI_CB_DOMAIN_DRIVER_API, id, &said);
+}
+
+const StandinHooks g_hooks = {&SeeWork, &SeeCall, &SeeSite};
 
 Record FromReplay(const ReplayRow& row, const std::vector<std::string>& names) {
   Record record{};
@@ -434,6 +454,28 @@ CUptiResult cuptiActivityRegisterCallbacks(CUpti_BuffersCallbackRequestFunc requ
   return CUPTI_SUCCESS;
 }
 
+CUptiResult cuptiSubscribe(CUpti_SubscriberHandle* subscriber, CUpti_CallbackFunc callback,
+                           void* data) {
+  Cupti& c = C();
+  std::lock_guard<std::mutex> lock(c.mutex);
+  if (c.callback != nullptr || Refuses("subscribe"))
+    return CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED;
+  ++c.counts["subscribe"];
+  c.callback = callback;
+  c.callback_data = data;
+  *subscriber = reinterpret_cast<CUpti_SubscriberHandle>(&c);
+  return CUPTI_SUCCESS;
+}
+
+CUptiResult cuptiEnableCallback(uint32_t enable, CUpti_SubscriberHandle, CUpti_CallbackDomain,
+                                CUpti_CallbackId id) {
+  Cupti& c = C();
+  std::lock_guard<std::mutex> lock(c.mutex);
+  if (enable) c.callback_ids.insert(id);
+  else c.callback_ids.erase(id);
+  return CUPTI_SUCCESS;
+}
+
 CUptiResult cuptiActivityEnable(CUpti_ActivityKind kind) {
   Cupti& c = C();
   std::lock_guard<std::mutex> lock(c.mutex);
@@ -520,6 +562,8 @@ CUptiResult cuptiFinalize() {
   c.attached = false;
   c.since_attach = 0;
   c.kinds.clear();
+  c.callback = nullptr;
+  c.callback_ids.clear();
   c.pending.clear();
   return CUPTI_SUCCESS;
 }

@@ -137,3 +137,9 @@ class Hosts:
         assert len(paths) == 1, paths
         self.readers.append(RingReader(self.library, paths[0]))
         return self.readers[-1]
+
+    def drained(self) -> RingReader:
+        """The only ring, with all that it holds."""
+        reader = self.reader()
+        reader.drain()
+        return reader

@@ -159,3 +159,25 @@ class RingReader:
 
     def drops(self) -> dict[str, int]:
         return {n: self._word(2, i, ctypes.c_uint64).value for i, n in enumerate(DROPS)}
+
+
+def kernels_of_steps(records: Records) -> list[int]:
+    """For each covered step, the kernels whose launch lies in it."""
+    covered = records.step[records.step["covered"] == 1]
+    calls = records.api
+    counts = []
+    for step in covered:
+        inside = (calls["thread"] == step["thread"]) & (calls["start"] >= step["start"])
+        launches = calls[inside & (calls["end"] <= step["end"])]
+        counts.append(int(np.isin(records.kernel["correlation"], launches["correlation"]).sum()))
+    return counts
+
+
+def check_whole(records: Records, kernels: int) -> None:
+    """Every covered step has all its kernels, whatever the window's edges did."""
+    counts = kernels_of_steps(records)
+    assert counts and set(counts) == {kernels}
+    assert records.window["steps"].sum() == len(counts)
+    for window in records.window:
+        inside = records.step[records.step["window"] == window["window"]]
+        assert window["steps"] == (inside["covered"] == 1).sum()

@@ -9,43 +9,15 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 from builds import Build, Hosts
-from rings import REASONS, Records, RingReader
+from rings import REASONS, check_whole, kernels_of_steps
 
 Until = Callable[[Callable[[], bool]], None]
-
-
-def drained(hosts: Hosts) -> RingReader:
-    reader = hosts.reader()
-    reader.drain()
-    return reader
-
-
-def kernels_of_steps(records: Records) -> list[int]:
-    """For each covered step, the kernels whose launch lies in it."""
-    covered = records.step[records.step["covered"] == 1]
-    calls = records.api
-    counts = []
-    for step in covered:
-        inside = (calls["thread"] == step["thread"]) & (calls["start"] >= step["start"])
-        launches = calls[inside & (calls["end"] <= step["end"])]
-        counts.append(int(np.isin(records.kernel["correlation"], launches["correlation"]).sum()))
-    return counts
-
-
-def check_whole(records: Records, kernels: int) -> None:
-    """Every covered step has all its kernels, whatever the window's edges did."""
-    counts = kernels_of_steps(records)
-    assert counts and set(counts) == {kernels}
-    assert records.window["steps"].sum() == len(counts)
-    for window in records.window:
-        inside = records.step[records.step["window"] == window["window"]]
-        assert window["steps"] == (inside["covered"] == 1).sum()
 
 
 def test_scheduled_windows_hold_whole_steps(build: Build, hosts: Hosts) -> None:
     words = ["steps=400", "kernels=6", "step_us=500", "sync=1"]
     ended = hosts.run(build, *words, window_seconds=0.05, window_steps=5, budget_pct=50)
-    reader = drained(hosts)
+    reader = hosts.drained()
     records = reader.records
     check_whole(records, 6)
     assert len(records.window) >= 2
@@ -62,14 +34,14 @@ def test_work_still_running_at_a_windows_end_is_recorded(build: Build, hosts: Ho
     """Steps that never wait for the device: the last one's kernels end after its range."""
     words = ["steps=300", "kernels=5", "step_us=2000", "sync=0"]
     ended = hosts.run(build, *words, window_seconds=0.1, window_steps=4, budget_pct=50)
-    check_whole(drained(hosts).records, 5)
+    check_whole(hosts.drained().records, 5)
     assert ended.reports["host"]["disable"] >= 1
 
 
 def test_graph_nodes_are_complete(build: Build, hosts: Hosts) -> None:
     words = ["steps=300", "kernels=40", "step_us=400", "graph=1"]
     hosts.run(build, *words, window_seconds=0.05, window_steps=5, budget_pct=50)
-    records = drained(hosts).records
+    records = hosts.drained().records
     check_whole(records, 40)
     assert set(records.kernel["graph"]) == {1}
     assert set(records.kernel["node"] & 0xFFFFFFFF) == set(range(40))
@@ -79,7 +51,7 @@ def test_detaches_only_where_it_is_proved_safe(build: Build, hosts: Hosts) -> No
     """One thread, as ten whole steps have shown: each window ends in a detach, after a wait."""
     words = ["steps=1500", "kernels=4", "step_us=300", "sync=0"]
     ended = hosts.run(build, *words, window_seconds=0.02, window_steps=10, budget_pct=100)
-    reader = drained(hosts)
+    reader = hosts.drained()
     check_whole(reader.records, 4)
     assert ended.reports["host"]["finalize"] >= 1
     assert reader.state()["detaches"] == ended.reports["host"]["finalize"]
@@ -91,7 +63,7 @@ def test_never_detaches_while_another_thread_launches(build: Build, hosts: Hosts
     settings = {"window_seconds": 0.02, "window_steps": 3, "budget_pct": 100, "detach": "never"}
     ended = hosts.run(build, *words, **settings)
     assert ended.reports["host"]["finalize"] == 0
-    check_whole(drained(hosts).records, 4)
+    check_whole(hosts.drained().records, 4)
 
 
 @pytest.mark.parametrize("reason", ["demand", "throttle"])
@@ -119,7 +91,7 @@ def test_detaches_while_other_launching_threads_are_held(build: Build, hosts: Ho
     settings = {"window_seconds": 0.02, "window_steps": 4, "budget_pct": 10000}
     learn = {"learn_seconds": 60, "learn_steps": 20}
     ended = hosts.run(build, *words, detach="held", hold_ms=1000, **settings, **learn)
-    reader = drained(hosts)
+    reader = hosts.drained()
     assert ended.reports["host"]["finalize"] >= 2  # so it attached again with all of them held
     assert reader.state()["detaches"] == ended.reports["host"]["finalize"]
     check_whole(reader.records, 4)
@@ -135,7 +107,7 @@ def test_a_thread_that_cannot_be_held_keeps_cupti_attached(plain: Build, hosts: 
     ended = hosts.run(plain, *words, detach="held", **settings, **learn)
     assert ended.reports["host"]["finalize"] == 0
     assert ended.stderr.count("spanlite agent") == 1
-    check_whole(drained(hosts).records, 4)
+    check_whole(hosts.drained().records, 4)
 
 
 def test_an_attach_beside_a_thread_that_launches_is_never_undone(
@@ -146,7 +118,7 @@ def test_an_attach_beside_a_thread_that_launches_is_never_undone(
     settings = {"window_seconds": 0.02, "window_steps": 5, "budget_pct": 10000}
     ended = hosts.run(plain, *words, **settings)
     assert ended.reports["host"]["finalize"] == 0
-    check_whole(drained(hosts).records, 4)
+    check_whole(hosts.drained().records, 4)
 
 
 CARELESS = {
@@ -182,7 +154,7 @@ def test_several_threads_and_devices(build: Build, hosts: Hosts) -> None:
     words = ["steps=200", "kernels=4", "step_us=400", "threads=3", "devices=2", "streams=2"]
     settings = {"window_seconds": 0.05, "window_steps": 4, "budget_pct": 50, "detach": "never"}
     ended = hosts.run(build, *words, **settings)
-    records = drained(hosts).records
+    records = hosts.drained().records
     assert set(kernels_of_steps(records)) == {4}
     assert set(records.kernel["device"]) == {0, 1}
     assert len(set(records.step["thread"])) == 3
@@ -223,7 +195,7 @@ def test_a_window_says_why_it_was_asked_for(plain: Build, hosts: Hosts, until: U
 def test_a_slow_step_opens_a_window(plain: Build, hosts: Hosts) -> None:
     words = ["steps=200", "kernels=4", "step_us=200", "slow_step=100"]
     hosts.run(plain, *words, window_seconds=3600, window_steps=5, step_slo_ms=15)
-    records = drained(hosts).records
+    records = hosts.drained().records
     slow = [w for w in records.window if w["reason"] == REASONS["slo"]]
     assert slow and slow[-1]["steps"] == 5
     assert slow[-1]["first"] > 100
@@ -271,10 +243,10 @@ def test_budget_spaces_windows(plain: Build, hosts: Hosts) -> None:
     """Windows of a loop in which they cost nothing come often; a tiny budget keeps them apart."""
     words = ["steps=800", "kernels=4", "step_us=500"]
     hosts.run(plain, *words, window_seconds=0.01, window_steps=2, budget_pct=100)
-    often = len(drained(hosts).records.window)
+    often = len(hosts.drained().records.window)
     next(hosts.rings.glob("*.ring")).unlink()
     hosts.run(plain, *words, window_seconds=0.01, window_steps=2, budget_pct=0.0001)
-    rare = len(drained(hosts).records.window)
+    rare = len(hosts.drained().records.window)
     assert rare <= 2 < often
 
 
@@ -339,7 +311,7 @@ def test_what_was_asked_for_all_the_time_delays_no_window_after_it(
 def test_learning_covers_the_start_and_gives_way_to_windows(build: Build, hosts: Hosts) -> None:
     words = ["steps=200", "kernels=4", "step_us=300", "warm_up=25"]
     hosts.run(build, *words, learn_seconds=60, learn_steps=6, window_seconds=0.05, window_steps=3)
-    records = drained(hosts).records
+    records = hosts.drained().records
     assert records.window[0]["reason"] == REASONS["learn"]
     assert records.window[0]["steps"] == 6
     warm = [name == "warm_up_kernel" for name in records.names(records.kernel)]
@@ -364,7 +336,7 @@ def test_nothing_opens_before_cuda_begins(plain: Build, hosts: Hosts) -> None:
     command = [sys.executable, "-c", program]
     settings = {"learn_seconds": 60, "learn_steps": 20, "window_seconds": 0.05}
     hosts.end(hosts.start(plain, command=command, **settings))
-    reader = drained(hosts)
+    reader = hosts.drained()
     assert reader.records.window[0]["reason"] == REASONS["learn"]
     assert reader.state()["detaches"] >= 1
 
@@ -372,6 +344,6 @@ def test_nothing_opens_before_cuda_begins(plain: Build, hosts: Hosts) -> None:
 def test_continuous_records_everything(build: Build, hosts: Hosts) -> None:
     words = ["steps=150", "kernels=5", "step_us=200"]
     ended = hosts.run(build, *words, level="continuous")
-    records = drained(hosts).records
+    records = hosts.drained().records
     assert len(records.kernel) == ended.reports["host"]["launched"] == 750
     assert kernels_of_steps(records) == [5] * 150
