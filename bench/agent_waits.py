@@ -18,7 +18,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from spanlite.kinds import SpanKind
+from spanlite.kinds import CALL_KINDS, SpanKind
 from spanlite_collectors.agent.source import RingOptions, RingSource
 from spanlite_collectors.sinks import MemorySink
 
@@ -26,7 +26,6 @@ from bench._agent_turns import LIBRARY, ROOT, STAND_IN
 from bench._report import emit
 
 STEPS = 60
-_CALLS = (int(SpanKind.RUNTIME_CALL), int(SpanKind.DRIVER_CALL))
 
 
 def poll_torch() -> dict[str, int]:
@@ -103,7 +102,7 @@ def judge(did: dict[str, int], spans: list[dict[str, Any]]) -> None:
     """Each query that found the work done has a call in its range, and a wait under the call."""
     by_id = {row["span_id"]: row for row in spans}
     waits = [row for row in spans if row["kind"] == int(SpanKind.SYNC)]
-    queries = [row for row in spans if row["kind"] in _CALLS and "Query" in row["name"]]
+    queries = [row for row in spans if row["kind"] in CALL_KINDS and "Query" in row["name"]]
     nothing: dict[str, Any] = {"name": None, "start_ns": 0, "duration_ns": 0, "parent_span_id": 0}
     chains: Counter[str] = Counter()
     odd = 0

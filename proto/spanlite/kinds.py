@@ -48,6 +48,8 @@ class CopyKind(IntEnum):
     PTOP = 10
 
 
+#: Calls into CUDA.
+CALL_KINDS = (SpanKind.RUNTIME_CALL, SpanKind.DRIVER_CALL)
 #: Kinds whose time is spent on a device.
 DEVICE_KINDS = (SpanKind.KERNEL, SpanKind.MEMCPY, SpanKind.MEMSET, SpanKind.GRAPH_LAUNCH)
 

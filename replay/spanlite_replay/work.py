@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-from spanlite.kinds import DEVICE_KINDS, SpanKind
+from spanlite.kinds import CALL_KINDS, DEVICE_KINDS, SpanKind
 
 from spanlite_replay import _edges
 from spanlite_replay._columns import argsort, by_code, find
@@ -207,7 +207,7 @@ def _table(kinds: Iterable[SpanKind]) -> Mask:
 
 
 _DEVICE = _table(DEVICE_KINDS)
-_CALLS = _table((SpanKind.RUNTIME_CALL, SpanKind.DRIVER_CALL))
+_CALLS = _table(CALL_KINDS)
 
 
 def _threads(rec: Recording, row: I64, kind: npt.NDArray[np.uint8]) -> tuple[I32, pa.Table]:

@@ -14,9 +14,8 @@ from spanlite.kinds import CopyKind, SpanKind, SpanStatus
 from spanlite.schema import LAUNCH_COLUMNS
 
 from spanlite_collectors.agent.calls import call_name
-from spanlite_collectors.agent.layout import START_END, STRING_HEAD, RecordType
+from spanlite_collectors.agent.layout import START_END, RecordType
 from spanlite_collectors.agent.messages import (
-    DOMAIN,
     STEP_NAME,
     Context,
     Message,
@@ -27,6 +26,7 @@ from spanlite_collectors.agent.messages import (
 from spanlite_collectors.agent.names import demangled
 from spanlite_collectors.agent.ring import Records
 from spanlite_collectors.agent.rows import DEVICE, HOST, Rows, Texts, concat, empty, pick
+from spanlite_collectors.agent.string_table import StringTable
 from spanlite_collectors.importers._json_text import to_json
 
 _NO_STREAM = 0xFFFFFFFF
@@ -47,55 +47,9 @@ _OVERHEADS = {
 _EXTERNALS = ("", "unknown", "openacc", "custom0", "custom1", "custom2")
 #: NVTX payload types -> how to read the eight bytes.
 _PAYLOADS = {1: "<u8", 2: "<i8", 3: "<f8", 4: "<u4", 5: "<i4", 6: "<f4"}
-#: When so much of a new table of texts has come, nothing short is open that began before it.
-_MOMENT_BYTES = 256 << 10
-#: Texts of earlier tables that are kept: names of requests, each some 100 bytes.
-_MAX_OLD_TEXTS = 8192
 #: Ranges whose metrics have come and that have not ended yet, the newest of them. That of some
 #: never comes: the ring was full.
 _MAX_OPEN_SAMPLES = 1 << 14
-
-
-class StringTable:
-    """Ring ids to text. An agent whose table is full starts it anew, and still uses old ids: for a
-    moment any of them, and for as long as they last those of ranges that are open.
-
-    So of what is old the texts of steps, by far the longest, go first: they name the requests.
-    """
-
-    def __init__(self) -> None:
-        self._new: dict[int, str] = {}
-        self._old: dict[int, str] = {}
-        self._new_bytes = 0
-        self._whole = False  # whether `_old` still holds all of the last table
-
-    def take(self, raw: bytes) -> None:
-        """Read string records, one behind the other."""
-        if self._whole and self._new_bytes > _MOMENT_BYTES:
-            self._thin_out()
-        at = 0
-        while at + STRING_HEAD.itemsize <= len(raw):
-            size, _, _, number, length = np.frombuffer(raw, STRING_HEAD, 1, at)[0].tolist()
-            if number == 0:
-                self._old |= self._new
-                self._new, self._new_bytes, self._whole = {}, 0, True
-            else:
-                begin = at + STRING_HEAD.itemsize
-                self._new[number] = raw[begin : begin + length].decode(errors="replace")
-                self._new_bytes += length
-            at += max(size, 8)
-
-    def _thin_out(self) -> None:
-        lasting = {n: text for n, text in self._old.items() if not text.startswith("step:")}
-        spare = [n for n, text in lasting.items() if text != DOMAIN]  # oldest first
-        for number in spare[: max(0, len(spare) - _MAX_OLD_TEXTS)]:
-            del lasting[number]
-        self._old, self._whole = lasting, False
-
-    def text(self, number: int) -> str:
-        """The text; empty where it never came."""
-        found = self._new.get(number)
-        return found if found is not None else self._old.get(number, "")
 
 
 @dataclass
@@ -125,7 +79,8 @@ class Converter:
 
     def __init__(self, texts: Texts, sampled: Callable[[Sample], None] | None = None) -> None:
         self._texts, self._sampled = texts, sampled or (lambda sample: None)
-        self._strings = StringTable()
+        #: Of the ring.
+        self.strings = StringTable()
         self._reader = Reader()
         self._samples: dict[int, dict[str, float]] = {}
         #: Rows made so far.
@@ -133,7 +88,7 @@ class Converter:
 
     def convert(self, records: dict[RecordType, Records], raw_strings: bytes) -> Converted:
         """All rows of one drain."""
-        self._strings.take(raw_strings)
+        self.strings.take(raw_strings)
         out = Converted(
             empty(0, HOST),
             empty(0, DEVICE),
@@ -142,7 +97,7 @@ class Converter:
         )
         if len(out.steps):
             names = np.unique(out.steps["name"]).tolist()
-            out.step_names = {name: message_head(self._strings.text(name)) for name in names}
+            out.step_names = {name: message_head(self.strings.text(name)) for name in names}
         host = [self._ranges(records[RecordType.RANGE], out)] if RecordType.RANGE in records else []
         if RecordType.API in records:
             calls = self._calls(records[RecordType.API])
@@ -192,7 +147,7 @@ class Converter:
     def _kernels(self, records: Records) -> Rows:
         rows = self._device(SpanKind.KERNEL, records)
         rows["name"] = self._codes(
-            records["name"], lambda number: demangled(self._strings.text(number))
+            records["name"], lambda number: demangled(self.strings.text(number))
         )
         _block(rows)[:] = _block(records)
         rows["local_bytes"] = records["local_bytes_per_thread"]
@@ -270,7 +225,7 @@ class Converter:
         order = np.argsort(both, kind="stable")
         cuts = np.flatnonzero(np.diff(both[order])) + 1
         for at in np.split(order, cuts):
-            pair, texts = int(both[at[0]]), self._strings
+            pair, texts = int(both[at[0]]), self.strings
             message = self._reader.read(texts.text(pair >> 32), texts.text(pair & 0xFFFFFFFF))
             if message.metric:
                 keep[at] = False

@@ -12,9 +12,10 @@ unknown.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -76,7 +77,36 @@ class GraphStages:
         self._graphs: dict[int, _Graph] = {}
         #: By what lies between the first and the last launch of a kernel.
         self._captured: dict[tuple[tuple[str, bool], ...], _Capture] = {}
-        self._learned = 0
+        #: How much has been learned so far.
+        self.learned = 0
+
+    def state(self) -> dict[str, Any]:
+        """What has been learned of eager steps and captures, for JSON. A daemon that has it finds
+        the stages of graphs anew at their next replay."""
+        numbers: dict[str, int] = {}
+
+        def coded(stages: Sequence[str]) -> list[int]:
+            return [numbers.setdefault(stage, len(numbers)) for stage in stages]
+
+        eager = [[e.keys.tobytes().hex(), coded(e.stages)] for e in self._eager.values()]
+        captured = [
+            [coded(run.stages), run.copies.astype(int).tolist()] for run in self._captured.values()
+        ]
+        return {"eager": eager, "captured": captured, "stages": list(numbers)}
+
+    def restore(self, state: Any) -> None:
+        """Learn what `state` gave once.
+
+        Raises ValueError, TypeError, KeyError or IndexError where it is nothing of the kind, and
+        has then learned a part of it.
+        """
+        texts = [str(text) for text in state["stages"]]
+        for text, codes in state["eager"]:
+            keys = np.frombuffer(bytes.fromhex(text), np.uint64)
+            self.learn(keys, [texts[code] for _, code in zip(keys, codes, strict=True)])
+        for codes, copies in state["captured"]:
+            stages = [texts[code] for code, _ in zip(codes, copies, strict=True)]
+            self.learn_capture(stages, [bool(copy) for copy in copies])
 
     def knows(self, keys: Keys) -> bool:
         """Whether a sequence has nothing new: it is too short, or a part of a known one."""
@@ -91,7 +121,7 @@ class GraphStages:
         if len(self._eager) >= _MAX_EAGER:
             del self._eager[next(iter(self._eager))]
         self._eager[name] = _Eager(keys.copy(), list(stages))
-        self._learned += 1
+        self.learned += 1
 
     def learn_capture(self, stages: list[str], copies: list[bool]) -> None:
         """A stream capture: the ranges each of its launches was called in, in their order, and
@@ -111,14 +141,14 @@ class GraphStages:
         if len(self._captured) >= _MAX_EAGER:
             del self._captured[next(iter(self._captured))]
         self._captured[inner] = run
-        self._learned += 1
+        self.learned += 1
 
     def match(self, graph: int, nodes: npt.NDArray[np.uint64], keys: Keys) -> None:
         """One replay of a graph, whole or in part: node ids and keys, shape (n,) each."""
         known = self._graphs.pop(graph, None)
         if known:
             self._graphs[graph] = known  # the last one used
-        if known and len(known.nodes) >= len(nodes) and known.learned == self._learned:
+        if known and len(known.nodes) >= len(nodes) and known.learned == self.learned:
             return
         if known and len(known.nodes) >= len(nodes) and None not in known.stages:
             return
@@ -126,7 +156,7 @@ class GraphStages:
         stages = self._stages(keys[order])
         if known and sum(s is not None for s in stages) < sum(s is not None for s in known.stages):
             stages = known.stages if len(known.nodes) == len(nodes) else stages
-        self._graphs[graph] = _Graph(nodes[order], stages, self._learned)
+        self._graphs[graph] = _Graph(nodes[order], stages, self.learned)
         if len(self._graphs) > _MAX_GRAPHS:
             del self._graphs[next(iter(self._graphs))]
 

@@ -6,9 +6,10 @@ from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
+from spanlite.kinds import CALL_KINDS
 
 from spanlite_collectors.agent.place import I64, U64, Placed
-from spanlite_collectors.agent.rows import CALLS, Rows
+from spanlite_collectors.agent.rows import Rows
 
 #: By so much work may seem to begin before its call: clocks. Windows lie further apart.
 EARLY_NS = 1_000_000
@@ -45,7 +46,7 @@ class CallTable:
     def add(self, placed: Placed) -> None:
         """Take in calls. Where a runtime call and the driver call in it share an id, the outer
         one counts. In another window the same id is another call."""
-        calls = np.isin(placed.rows["kind"], CALLS) & (placed.rows["correlation"] != 0)
+        calls = np.isin(placed.rows["kind"], CALL_KINDS) & (placed.rows["correlation"] != 0)
         if not calls.any():
             return
         new = placed.take(calls)

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from spanlite.flags import SpanFlag
-from spanlite.kinds import SpanKind
+from spanlite.kinds import CALL_KINDS, SpanKind
 
 from spanlite_collectors.agent.messages import Context
-from spanlite_collectors.agent.rows import CALLS, HOST, Rows, Texts, concat, empty, pick
+from spanlite_collectors.agent.rows import HOST, Rows, Texts, concat, empty, pick
 from spanlite_collectors.importers._assemble import _parents as nest_in_threads
 from spanlite_collectors.importers._nesting import Timeline
 
@@ -126,7 +126,7 @@ def place(
 
 
 def _group(rows: Rows) -> npt.NDArray[np.bool_]:
-    calls: npt.NDArray[np.bool_] = np.isin(rows["kind"], CALLS)
+    calls: npt.NDArray[np.bool_] = np.isin(rows["kind"], CALL_KINDS)
     return calls
 
 

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from spanlite.flags import SpanFlag
-from spanlite.kinds import SpanKind
+from spanlite.kinds import CALL_KINDS, SpanKind
 
 from spanlite_collectors.agent.calls import COPIES, KERNEL_LAUNCHES
 from spanlite_collectors.agent.convert import Converted
@@ -27,7 +27,7 @@ from spanlite_collectors.agent.launches import CallTable
 from spanlite_collectors.agent.messages import Context
 from spanlite_collectors.agent.place import I64, Ids, Placed, place
 from spanlite_collectors.agent.ring import Records
-from spanlite_collectors.agent.rows import CALLS, HOST, Rows, Texts, concat, empty, pick
+from spanlite_collectors.agent.rows import HOST, Rows, Texts, concat, empty, pick
 from spanlite_collectors.agent.windows import Windows
 from spanlite_collectors.agent.work import work_of_steps
 from spanlite_collectors.importers._json_text import to_json
@@ -140,7 +140,7 @@ class ProcessSpans:
         same = (starts[at] == self._host["start"]) & (
             records["thread_id"][at] == self._host["thread"]
         )
-        mine = np.flatnonzero(same & ~np.isin(self._host["kind"], CALLS))
+        mine = np.flatnonzero(same & ~np.isin(self._host["kind"], CALL_KINDS))
         self._host["kind"][mine] = SpanKind.STEP
         for row, record in zip(mine.tolist(), records[at[mine]], strict=True):
             if record["window"]:
@@ -178,7 +178,7 @@ class ProcessSpans:
         # Ranges stay a while, since calls in them may come late.
         every = Placed.join([self._carry, new])
         end = every.rows["start"] + every.rows["duration"]
-        is_range = ~np.isin(every.rows["kind"], (*CALLS, SpanKind.OVERHEAD))
+        is_range = ~np.isin(every.rows["kind"], (*CALL_KINDS, SpanKind.OVERHEAD))
         recent = end > now_ns - 2 * self._patience.grace_ns
         still = end > int(bound.min())
         self._carry = (

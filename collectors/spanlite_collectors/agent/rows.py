@@ -7,12 +7,9 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-from spanlite.kinds import SpanKind
 from spanlite.schema import LAUNCH_COLUMNS
 
 Rows: TypeAlias = npt.NDArray[Any]
-#: The kinds of calls into CUDA.
-CALLS = (SpanKind.RUNTIME_CALL, SpanKind.DRIVER_CALL)
 
 #: Ranges and calls: what happens on a thread. `id` and `parent_id` are the agent's numbers of
 #: ranges; `trace_*`, `parent_span` and `own_span` come from W3C trace context (0: none).

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import astuple, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from spanlite.errors import InputError, SpanLiteError
 
 from spanlite_collectors.agent.clocks import ClockHistory
 from spanlite_collectors.agent.convert import Converter, Sample
+from spanlite_collectors.agent.known import Known, remove_strays
 from spanlite_collectors.agent.layout import Level, WindowReason
 from spanlite_collectors.agent.measure import Measure
 from spanlite_collectors.agent.pm import PmHistory
@@ -97,8 +99,9 @@ class _Process:
         sink: SpanSink,
         options: RingOptions,
         sampled: Callable[[Mapping[str, Any], Sample], None],
+        known: Known,
     ) -> None:
-        self.ring, self._sink = ring, sink
+        self.ring, self._sink, self.known = ring, sink, known
         pid, ticks = ring.process_id, int(ring.header["process_start_ticks"][0])
         seen_as = host_pid(pid, ticks) if ring.alive else None
         self.resource = {
@@ -118,8 +121,32 @@ class _Process:
         self.in_hand = 0
         if options.level is not None:
             ring.control["level"][0] = options.level
+        self._renewals = self._learned = 0
         if ring.was_read_before:
-            ring.ask_strings_anew()
+            self._recall()
+
+    def _recall(self) -> None:
+        """What a daemon before this one knew. What that had in hand at its end comes anew."""
+        strings, graphs = self._converter.strings, self.spans.graphs
+        strings.take(self.known.texts())
+        strings.renew()
+        with suppress(ValueError, TypeError, KeyError, IndexError):
+            graphs.restore(self.known.stages())
+        self._learned = graphs.learned
+        self.known.put_texts(strings.records())
+        self._renewals = strings.renewals
+        self.ring.ask_strings_anew()
+
+    def flush(self, now_ns: int, final: bool = False) -> None:
+        """Write spans, and what there is to be known."""
+        self.spans.flush(now_ns, final)
+        strings, graphs = self._converter.strings, self.spans.graphs
+        if strings.renewals != self._renewals:  # else the file would grow without end
+            self._renewals = strings.renewals
+            self.known.put_texts(strings.records())
+        if graphs.learned != self._learned:
+            self._learned = graphs.learned
+            self.known.put_stages(graphs.state())
 
     def drain(self) -> bool:
         """Take in what is there. False: the ring is damaged."""
@@ -136,6 +163,7 @@ class _Process:
                 break
             self._records += count
             self.in_hand = sum(map(len, records.values()))
+            self.known.add_texts(strings)  # first: should we be killed meanwhile
             self.spans.take(self._converter.convert(records, strings))
             self.in_hand = 0
         for reason, lost in self.ring.new_drops().items():
@@ -222,7 +250,7 @@ class RingSource:
         with self._lock:
             for path, process in list(self._processes.items()):
                 process.drain()
-                process.spans.flush(time.time_ns(), final=True)
+                process.flush(time.time_ns(), final=True)
                 self._close(path, process)
         told = self._ended
         if told.records:
@@ -289,10 +317,11 @@ class RingSource:
         good = process.drain() if alive else process.drain_dead()
         if good and alive:
             if flush:
-                process.spans.flush(time.time_ns())
+                process.flush(time.time_ns())
             return
-        process.spans.flush(time.time_ns(), final=True)
+        process.flush(time.time_ns(), final=True)
         self._close(path, process)
+        process.known.remove()
         if good:
             self._remove(path)
         else:
@@ -305,6 +334,7 @@ class RingSource:
 
     def _discover(self) -> None:
         for folder in self._options.folders:
+            remove_strays(folder)
             for path in sorted(folder.glob("*.ring")):
                 if path not in self._processes and self._worth_a_try(path):
                     self._open(path)
@@ -325,7 +355,8 @@ class RingSource:
                 self._say(f"{error}; leaving it alone")
             return
         self._refused.pop(path, None)
-        self._processes[path] = _Process(ring, self._sink, self._options, self._sampled)
+        known = Known(path, self._say)
+        self._processes[path] = _Process(ring, self._sink, self._options, self._sampled, known)
         self._say(f"process {ring.process_id} ({ring.executable}): {path}")
 
     def _remove(self, path: Path) -> None:

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
-from spanlite.kinds import SpanKind
+from spanlite.kinds import CALL_KINDS, SpanKind
 
 from spanlite_collectors.agent.place import I64
 from spanlite_collectors.agent.ring import Records
-from spanlite_collectors.agent.rows import CALLS, Rows, pick
+from spanlite_collectors.agent.rows import Rows, pick
 
 #: Waits are no work, and a graph's time has the gaps between its kernels in it.
 _WORK = (SpanKind.KERNEL, SpanKind.MEMCPY, SpanKind.MEMSET)
@@ -24,7 +24,7 @@ def work_of_steps(window: int, steps: Records, host: Rows, device: Sequence[Rows
     Of a window: correlation ids may begin anew with the next one. A call belongs to the step of its
     own thread that it began in.
     """
-    calls = pick(host, (host["window"] == window) & np.isin(host["kind"], CALLS))
+    calls = pick(host, (host["window"] == window) & np.isin(host["kind"], CALL_KINDS))
     step = _steps_of(calls, steps)
     order = np.argsort(calls["correlation"], kind="stable")
     order = order[step[order] >= 0]

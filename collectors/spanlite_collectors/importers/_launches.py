@@ -6,11 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from spanlite.kinds import SpanKind
+from spanlite.kinds import CALL_KINDS
 
 from spanlite_collectors.importers._events import I64, U64, Rows
 
-_CALLS = (SpanKind.RUNTIME_CALL, SpanKind.DRIVER_CALL)
 _PROCESS_SHIFT = np.uint64(48)
 _UNFILLED = 255
 
@@ -136,5 +135,5 @@ class SpanTable:
 
 def is_call(rows: Rows) -> npt.NDArray[np.bool_]:
     """Which rows are runtime or driver calls, shape (n,)."""
-    calls: npt.NDArray[np.bool_] = np.isin(rows["kind"], _CALLS)
+    calls: npt.NDArray[np.bool_] = np.isin(rows["kind"], CALL_KINDS)
     return calls

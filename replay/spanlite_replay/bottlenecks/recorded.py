@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 from spanlite.errors import InputError
-from spanlite.kinds import DEVICE_KINDS, SpanKind
+from spanlite.kinds import CALL_KINDS, DEVICE_KINDS, SpanKind
 
 from spanlite_replay.fidelity.spans import match_rows
 from spanlite_replay.plan import PlanSettings, build_plan
@@ -20,7 +20,6 @@ BOOL = npt.NDArray[np.bool_]
 
 #: Deeper trees than this are cut off; Python stacks in Kineto files are about 60 deep.
 DEEPEST = 256
-CALLS = (SpanKind.RUNTIME_CALL, SpanKind.DRIVER_CALL)
 
 
 @dataclass(frozen=True)
@@ -148,7 +147,7 @@ def _by_time(work: Work, span: I64, start: I64, end: I64, process: I64, owner: I
     """Calls and device work without parents: the window of their thread that holds them, else
     the only one of their process."""
     owner = owner.copy()
-    calls = np.isin(work.kind, (*CALLS, SpanKind.SYNC)) & (owner < 0) & (work.thread >= 0)
+    calls = np.isin(work.kind, (*CALL_KINDS, SpanKind.SYNC)) & (owner < 0) & (work.thread >= 0)
     for thread in np.unique(work.thread[span]):
         mine = span[work.thread[span] == thread]
         rows = np.flatnonzero(calls & (work.thread == thread))

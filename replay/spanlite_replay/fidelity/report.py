@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from spanlite.kinds import SpanKind, kind_word
+from spanlite.kinds import CALL_KINDS, SpanKind, kind_word
 
 from spanlite_replay.fidelity import measures
 from spanlite_replay.fidelity.grade import Grade, grade
@@ -23,7 +23,6 @@ from spanlite_replay.fidelity.spans import BOOL, I64, Spans, group_rows
 Edges = tuple[I64, I64]
 #: Keys of an observed table's metadata that say how it came about.
 _OURS = b"spanlite."
-CALLS = (SpanKind.RUNTIME_CALL, SpanKind.DRIVER_CALL)
 
 
 @dataclass(frozen=True)
@@ -263,7 +262,7 @@ def _kernels(spans: Spans) -> BOOL:
 
 
 def _dispatch(everything: Pairs, seen: Pairs) -> Dispatch:
-    calls = everything.spans.is_kind(*CALLS) & everything.seen
+    calls = everything.spans.is_kind(*CALL_KINDS) & everything.seen
     if calls.any():
         rows = everything.of(calls)
         return measures.dispatch("launch calls", rows.planned_start_ns, rows.start_ns)
@@ -339,7 +338,7 @@ def _orders(everything: Pairs, extras: Extras) -> dict[str, Order]:
     }
     parent = spans.parent_rows()
     launched = rows & (parent >= 0)
-    launched[launched] = seen[parent[launched]] & spans.is_kind(*CALLS)[parent[launched]]
+    launched[launched] = seen[parent[launched]] & spans.is_kind(*CALL_KINDS)[parent[launched]]
     # A clock anomaly of the recording is not the replay's fault.
     launched[launched] = planned_start[launched] >= planned_start[parent[launched]]
     after = np.flatnonzero(launched)

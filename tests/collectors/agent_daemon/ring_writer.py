@@ -74,6 +74,11 @@ class RingWriter:
             self.raw((head + data).ljust(size, b"\0"))
         return self._texts[text]
 
+    def forget(self) -> None:
+        """The agent's table of texts was full."""
+        self._texts = {"": 0}
+        self.raw(struct.pack("<IHHII", 16, RecordType.STRING, 0, 0, 0))
+
     def write(self, type_: RecordType, /, **fields: int) -> None:
         record = np.zeros(1, RECORDS[type_])
         record["size_bytes"], record["type"] = record.dtype.itemsize, type_

@@ -14,11 +14,14 @@ from spanlite_collectors.agent.source import RingOptions, RingSource
 from spanlite_collectors.sinks import MemorySink
 
 
-def _kernels(folder, *parts):
+def _kernels(folder, *parts, restarts=False):
     sink = MemorySink()
     source = RingSource(sink, RingOptions([folder]))
     writer = RingWriter(folder)
     for number, records in enumerate(parts):
+        if restarts and number:
+            source.stop()
+            source = RingSource(sink, RingOptions([folder]))
         shift = number * 10_000_000  # the recordings count from 1 each
         for record in records:
             record |= {k: record[k] + shift for k in ("corr", "id", "parent") if record.get(k)}
@@ -66,6 +69,13 @@ def test_a_graph_gets_the_stages_of_an_eager_step_of_its_process(tmp_path, recor
     # And the stages take the same part of the time, as the same kernels run.
     ours, theirs = _shares(nodes), _shares(eager)
     assert max(abs(ours[stage] - theirs[stage]) for stage in theirs) < 0.02
+
+
+def test_a_graph_gets_them_also_from_a_daemon_that_came_after_the_eager_step(tmp_path, recording):
+    rows = _kernels(tmp_path, recording("eager_s1"), recording("graph_node_s1"), restarts=True)
+    nodes = [row for row in rows if row["graph_id"]]
+    known = [row for row in nodes if "stage.unknown" not in row["said"]]
+    assert sum(r["duration_ns"] for r in known) / sum(r["duration_ns"] for r in nodes) > 0.99
 
 
 def test_a_graph_that_matches_nothing_says_so(tmp_path, recording):

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from spanlite_collectors.agent import convert, graphs, windows
+from spanlite_collectors.agent import convert, graphs, string_table, windows
 from spanlite_collectors.agent.convert import Converter
 from spanlite_collectors.agent.layout import RECORDS, RecordType, WindowReason
 from spanlite_collectors.agent.metrics import CustomMetrics
@@ -148,8 +148,8 @@ def test_tables_of_a_process_stop_growing(monkeypatch: pytest.MonkeyPatch) -> No
     """With bounds that are reached soon; all else must be small by itself."""
     for module, name, bound in (
         (windows, "_KEPT", 8), (graphs, "_MAX_GRAPHS", 8), (graphs, "_MAX_EAGER", 8),
-        (convert, "_MAX_OPEN_SAMPLES", 100), (convert, "_MAX_OLD_TEXTS", 100),
-        (convert, "_MOMENT_BYTES", 1000),
+        (convert, "_MAX_OPEN_SAMPLES", 100), (string_table, "_MAX_OLD_TEXTS", 100),
+        (string_table, "_MOMENT_BYTES", 1000),
     ):  # fmt: skip
         monkeypatch.setattr(module, name, bound)
     sink, agent, metrics = MemorySink(), Agent(), CustomMetrics()

@@ -4,10 +4,10 @@ import struct
 
 from hypothesis import given
 from hypothesis import strategies as st
-from spanlite_collectors.agent import convert
-from spanlite_collectors.agent.convert import StringTable
+from spanlite_collectors.agent import string_table
 from spanlite_collectors.agent.layout import RecordType
 from spanlite_collectors.agent.names import demangled
+from spanlite_collectors.agent.string_table import StringTable
 
 
 def test_names_of_kernels_are_written_as_other_profilers_do():
@@ -52,8 +52,8 @@ def test_a_request_keeps_its_name_over_many_tables_of_texts():
 
 
 def test_names_of_old_requests_are_bounded(monkeypatch):
-    monkeypatch.setattr(convert, "_MAX_OLD_TEXTS", 50)
-    monkeypatch.setattr(convert, "_MOMENT_BYTES", 100)
+    monkeypatch.setattr(string_table, "_MAX_OLD_TEXTS", 50)
+    monkeypatch.setattr(string_table, "_MOMENT_BYTES", 100)
     table = StringTable()
     for number in range(1, 2001):
         table.take(string(number, f"request:{number}"))

@@ -1,0 +1,112 @@
+"""What a daemon knows of a process, in two files beside its ring, for the daemon after it.
+
+An agent sends each text once, and shows the capture of its graphs once. Without these files what
+was recorded while no daemon ran had no names, and kernels of graphs no layer for the rest of the
+process's life. Any user may write into the folder, so only files of our own are read or replaced.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+#: Of texts the ring's are bounded, and so are those that are kept of them; more is not ours.
+_MAX_BYTES = 64 << 20
+TEXTS, STAGES = ".texts", ".stages"
+
+
+class Known:
+    """The files of one ring. What cannot be written is said once and then left."""
+
+    def __init__(self, ring: Path, say: Callable[[str], None] = lambda text: None) -> None:
+        self._ring, self._say, self._failed = ring, say, False
+        self._paths = {suffix: ring.with_name(ring.name + suffix) for suffix in (TEXTS, STAGES)}
+
+    def texts(self) -> bytes:
+        """String records of the ring, the last perhaps cut short; empty where there are none."""
+        return self._read(TEXTS)
+
+    def add_texts(self, records: bytes) -> None:
+        """Texts that have come."""
+        if records:
+            self._try(lambda: _append(self._paths[TEXTS], records))
+
+    def put_texts(self, records: bytes) -> None:
+        """All texts that still count, in place of what is there."""
+        self._try(lambda: _replace(self._paths[TEXTS], records))
+
+    def stages(self) -> Any:
+        """What `put_stages` was given; None where there is nothing that can be read."""
+        try:
+            return json.loads(self._read(STAGES))
+        except ValueError:
+            return None
+
+    def put_stages(self, state: Any) -> None:
+        """What was learned of the process's graphs, in place of what is there."""
+        self._try(lambda: _replace(self._paths[STAGES], json.dumps(state).encode()))
+
+    def remove(self) -> None:
+        """The ring is gone or nobody's: so is what was known."""
+        for path in self._paths.values():
+            _remove(path)
+
+    def _read(self, suffix: str) -> bytes:
+        try:
+            file = os.open(self._paths[suffix], os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        except OSError:
+            return b""
+        with os.fdopen(file, "rb") as opened:
+            return opened.read(_MAX_BYTES) if _is_ours(file) else b""
+
+    def _try(self, write: Callable[[], None]) -> None:
+        if self._failed:
+            return
+        try:
+            write()
+        except OSError as error:
+            self._failed = True
+            self._say(
+                f"{self._ring.name}: {error}; a daemon after this one will lack names that it has "
+                "not seen itself"
+            )
+
+
+def remove_strays(folder: Path) -> None:
+    """Delete what is left of rings that are gone: agents delete old ones of dead processes."""
+    for suffix in (TEXTS, STAGES):
+        for path in folder.glob(f"*.ring{suffix}"):
+            if not path.with_name(path.name.removesuffix(suffix)).exists():
+                _remove(path)
+
+
+def _is_ours(file: int) -> bool:
+    found = os.fstat(file)
+    return stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid()
+
+
+def _append(path: Path, data: bytes) -> None:
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
+    with os.fdopen(os.open(path, flags, 0o600), "ab") as file:
+        if not _is_ours(file.fileno()):
+            raise PermissionError(f"{path} is another user's")
+        file.write(data)
+
+
+def _replace(path: Path, data: bytes) -> None:
+    draft = path.with_name(path.name + ".draft")
+    draft.unlink(missing_ok=True)  # of a daemon that was killed
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+    with os.fdopen(os.open(draft, flags, 0o600), "wb") as file:
+        file.write(data)
+    draft.replace(path)
+
+
+def _remove(path: Path) -> None:
+    with suppress(OSError):  # another user's
+        path.unlink(missing_ok=True)

@@ -1,0 +1,196 @@
+"""What one daemon learned of a process, the next one knows."""
+
+import os
+import stat
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from ring_writer import RingWriter
+from spanlite_collectors.agent.graphs import GraphStages
+from spanlite_collectors.agent.known import STAGES, TEXTS, Known, remove_strays
+from spanlite_collectors.agent.layout import RecordType
+from spanlite_collectors.agent.source import RingOptions, RingSource
+from spanlite_collectors.agent.string_table import StringTable
+from spanlite_collectors.sinks import MemorySink
+
+T0 = 1_796_143_900_000_000_000
+
+
+class Daemons:
+    """One after the other, on one folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.said = folder, []
+        self.begin()
+
+    def begin(self) -> None:
+        """Another one. The last has stopped or was killed, which it knows nothing of."""
+        self.sink = MemorySink()
+        options = RingOptions([self.folder])
+        self.source = RingSource(self.sink, options, say=self.said.append)
+
+    def names(self) -> set[str]:
+        """Of the spans that this one wrote."""
+        self.source.stop()
+        return {row["name"] for batch, _ in self.sink.written for row in batch.to_pylist()}
+
+
+@pytest.fixture
+def daemons(tmp_path: Path) -> Daemons:
+    return Daemons(tmp_path)
+
+
+def work(writer: RingWriter, at: int) -> None:
+    """A range that ends, and a kernel."""
+    writer.write(RecordType.RANGE, start_ns=at, end_ns=at + 900, id=at, thread_id=9,
+                 name=writer.text("request:7"))  # fmt: skip
+    writer.write(RecordType.KERNEL, start_ns=at + 100, end_ns=at + 200, name=writer.text("gemm"))
+
+
+@pytest.mark.parametrize("end", ["stopped", "killed"])
+@pytest.mark.parametrize("dies", [False, True])
+def test_names_come_back_that_the_agent_sent_to_an_earlier_daemon(
+    daemons: Daemons, end: str, dies: bool
+) -> None:
+    """Also of work that was recorded while there was none, and of a process that has died since."""
+    writer = RingWriter(daemons.folder)
+    work(writer, T0)
+    daemons.source.step()
+    if end == "stopped":
+        daemons.source.stop()
+    work(writer, T0 + 1000)  # its texts are not sent again
+    if dies:
+        writer.die()
+    daemons.begin()
+    daemons.source.step()
+    assert daemons.names() == {"request:7", "gemm"}
+    left = {path.name for path in daemons.folder.iterdir()}
+    assert left == (set() if dies else {writer.path.name, writer.path.name + TEXTS})
+
+
+def test_names_survive_several_daemons_and_texts_that_begin_anew(daemons: Daemons) -> None:
+    writer = RingWriter(daemons.folder)
+    work(writer, T0)
+    for number in range(1, 4):
+        daemons.source.step()
+        writer.forget()
+        daemons.begin()
+        daemons.source.step()
+        writer.write(RecordType.KERNEL, start_ns=T0, end_ns=T0 + 1, name=writer.text(f"k{number}"))
+    writer.write(RecordType.KERNEL, start_ns=T0, end_ns=T0 + 1, name=2)
+    assert daemons.names() == {"gemm", "k3"}
+
+
+def test_the_file_of_texts_does_not_grow_without_end(daemons: Daemons) -> None:
+    writer = RingWriter(daemons.folder, capacity=1 << 22)
+    for number in range(40_000):
+        if number % 2_000 == 0:
+            writer.forget()
+            daemons.source.step()
+        writer.text(f"step:{number}" + "x" * 40)
+    daemons.source.step()
+    assert (daemons.folder / (writer.path.name + TEXTS)).stat().st_size < 1_200_000
+
+
+KEYS = np.arange(1, 21, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+
+
+def test_stages_of_graphs_are_known_again() -> None:
+    first, second = GraphStages(), GraphStages()
+    first.learn(KEYS, [f"layer_{i // 5}/attention" for i in range(20)])
+    copies = [i in (0, 7) for i in range(12)]
+    first.learn_capture([f"layer_{i // 6}/FFN" for i in range(12)], copies)
+    second.restore(first.state())
+    assert second.state() == first.state()
+    for graph, keys in enumerate((KEYS[3:15], KEYS[::2])):
+        nodes = np.arange(len(keys), dtype=np.uint64)
+        for stages in (first, second):
+            stages.match(graph, nodes, keys)
+        assert second.stages_of(graph, nodes) == first.stages_of(graph, nodes)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"stages": 7}',
+    '{"stages": ["a"], "eager": [["0011", [0]]], "captured": []}',
+    '{"stages": [], "eager": [], "captured": [[[0, 0, 0, 0], [0, 0, 0, 0]]]}',
+    '{"stages": ["a"], "eager": [], "captured": [[[0, 0, 0, 0], [0]]]}',
+])  # fmt: skip
+def test_a_file_that_cannot_be_read_is_as_good_as_none(daemons: Daemons, text: str) -> None:
+    writer = RingWriter(daemons.folder)
+    work(writer, T0)
+    daemons.source.step()
+    path = daemons.folder / (writer.path.name + STAGES)
+    path.write_text(text)
+    daemons.begin()
+    daemons.source.step()
+    work(writer, T0 + 1000)
+    assert daemons.names() == {"request:7", "gemm"}
+    assert not any("Error" in text for text in daemons.said)
+
+
+@given(st.lists(st.text(max_size=20), max_size=8), st.integers(0, 400))
+def test_a_table_reads_what_it_writes_however_short(texts: list[str], cut: int) -> None:
+    """A daemon can be killed while it writes: what is whole counts."""
+    texts = [text.encode(errors="replace").decode() for text in texts]
+    table, again = StringTable(), StringTable()
+    raw = b"".join(_record(number + 1, text) for number, text in enumerate(texts))
+    table.take(raw)
+    again.take(table.records()[: len(raw) - min(cut, len(raw))])
+    for number, text in enumerate(texts):
+        assert table.text(number + 1) == text
+        assert again.text(number + 1) in (text, "")
+    if not cut:
+        assert again.records() == table.records()
+
+
+def _record(number: int, text: str) -> bytes:
+    data = text.encode()
+    size = (16 + len(data) + 7) // 8 * 8
+    head = size.to_bytes(4, "little") + int(RecordType.STRING).to_bytes(4, "little")
+    numbers = number.to_bytes(4, "little") + len(data).to_bytes(4, "little")
+    return (head + numbers + data).ljust(size, b"\0")
+
+
+def test_only_files_of_our_own_are_read_or_written(tmp_path: Path) -> None:
+    """Any user may write into the folder."""
+    said: list[str] = []
+    ring, target = tmp_path / "1-2.ring", tmp_path / "elsewhere"
+    target.write_bytes(b"secret")
+    (tmp_path / ("1-2.ring" + TEXTS)).symlink_to(target)
+    os.mkfifo(tmp_path / ("1-2.ring" + STAGES))
+    known = Known(ring, said.append)
+    assert (known.texts(), known.stages()) == (b"", None)
+    known.add_texts(b"more")
+    known.add_texts(b"more")
+    assert target.read_bytes() == b"secret"
+    assert len(said) == 1 and "will lack names" in said[0]
+    again = Known(ring)
+    again.put_texts(b"all")
+    assert (again.texts(), target.read_bytes()) == (b"all", b"secret")
+    mode = (tmp_path / ("1-2.ring" + TEXTS)).stat().st_mode
+    assert stat.S_IMODE(mode) == 0o600
+
+
+def test_another_users_file_is_let_be(tmp_path: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root can give a file away")
+    known = Known(tmp_path / "1-2.ring")
+    known.add_texts(b"theirs")
+    os.chown(tmp_path / ("1-2.ring" + TEXTS), 12345, -1)
+    known.add_texts(b"ours")
+    assert known.texts() == b""
+    assert (tmp_path / ("1-2.ring" + TEXTS)).read_bytes() == b"theirs"
+
+
+def test_what_is_left_of_a_ring_that_is_gone_is_deleted(tmp_path: Path) -> None:
+    here, gone = Known(tmp_path / "1-1.ring"), Known(tmp_path / "2-2.ring")
+    (tmp_path / "1-1.ring").touch()
+    for known in (here, gone):
+        known.add_texts(b"x")
+        known.put_stages({})
+    remove_strays(tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {
+        "1-1.ring", "1-1.ring" + TEXTS, "1-1.ring" + STAGES,
+    }  # fmt: skip
