@@ -11,6 +11,11 @@ def ask(*fields: str) -> dict[str, str]:
     return dict(zip(fields, (value.strip() for value in line.split(",")), strict=True))
 
 
+def programs() -> list[str]:
+    """The programs that the driver knows as processes of the GPUs. Raises as `ask` does."""
+    return _lines("--query-compute-apps=process_name", "--format=csv,noheader")
+
+
 def in_use_mib() -> dict[int, int]:
     """Memory of each process on the GPUs, in MiB by process id; empty without a GPU."""
     found: dict[int, int] = {}

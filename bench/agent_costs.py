@@ -20,6 +20,7 @@ from pathlib import Path
 
 from bench._agent_costs import report_costs
 from bench._agent_detached import measure_detached
+from bench._agent_options import add_shared, variants, wait
 from bench._agent_recording import Recorders, measure_recording
 from bench._agent_rings import RingDrain
 from bench._agent_turns import PROFILERS, WARM_UP_STEPS, Worker, start
@@ -57,11 +58,7 @@ class Processes:
             self._start(name, agent, loads)
 
     def _recorders(self) -> dict[str, dict[str, str] | None]:
-        found = {"continuous": LEVELS["continuous"]}
-        for variant in self._args.variant:
-            name, _, words = variant.partition("=")
-            base, *more = words.split(",")
-            found[name] = (LEVELS[base] or {}) | dict(word.split(":", 1) for word in more)
+        found = {"continuous": LEVELS["continuous"]} | variants(self._args, LEVELS)
         peers: dict[str, dict[str, str] | None] = dict.fromkeys(PROFILERS)
         return found | ({} if self._args.stand_in else peers)
 
@@ -144,8 +141,7 @@ def costs(args: argparse.Namespace) -> bool:
         drain = RingDrain(Path(folder), most_kernels=0)
         processes = Processes(args, Path(folder))
         processes.build()
-        while args.after is not None and not args.after.exists():
-            time.sleep(0.1)
+        wait(args)
         time.sleep(0.3)  # the drain has found the rings
         opener = Windows(processes.workers["agent"], drain)
         parts = {"detached": detached, "windows": windows, "recording": recording}
@@ -188,14 +184,8 @@ def main() -> int:
                         help="about so long for the windows of a load")  # fmt: skip
     parser.add_argument("--rounds", type=int, default=12, help="with every kernel recorded")
     parser.add_argument("--seconds", type=float, default=0.15, help="of each process in a round")
-    parser.add_argument("--until", type=float, default=3600, metavar="SECONDS",
-                        help="no round of that begins later")  # fmt: skip
-    parser.add_argument("--variant", action="append", default=[], metavar="NAME=LEVEL,KEY:VALUE...",
-                        help="one more process, a level with other settings")  # fmt: skip
-    parser.add_argument("--after", type=Path, metavar="FILE",
-                        help="measure once that exists: other work is done")  # fmt: skip
     parser.add_argument("--quick", action="store_true", help="everything in its smallest form")
-    parser.add_argument("--stand-in", action="store_true", help="try the bench without a GPU")
+    add_shared(parser)
     args = parser.parse_args()
     args.ends = time.monotonic() + args.until
     if args.quick:

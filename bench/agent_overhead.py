@@ -28,6 +28,7 @@ import numpy as np
 
 from bench._agent_costs import report_costs, report_long, report_ranges
 from bench._agent_loads import SHAPES
+from bench._agent_options import add_shared, variants, wait
 from bench._agent_plain import machine_cupti, plain
 from bench._agent_rings import RingDrain, account, kernels_a_step, name_shares
 from bench._agent_turns import (
@@ -175,11 +176,7 @@ def levels_of(args: argparse.Namespace) -> dict[str, dict[str, str] | None]:
     levels = {k: v for k, v in LEVELS.items() if not args.levels or k in args.levels}
     if args.stand_in:
         levels.pop("kineto", None)
-    for variant in args.variant:
-        name, _, words = variant.partition("=")
-        base, *more = words.split(",")
-        levels[name] = (LEVELS[base] or {}) | dict(word.split(":", 1) for word in more)
-    return levels
+    return levels | variants(args, LEVELS)
 
 
 def build(workers: list[Worker], workloads: list[str]) -> list[str]:
@@ -223,8 +220,7 @@ def overhead(args: argparse.Namespace) -> None:
         built = build(workers, args.workloads)
         for worker in workers:
             worker.settle()
-        while args.after is not None and not args.after.exists():
-            time.sleep(0.1)
+        wait(args)
         for place, workload in enumerate(built):
             if time.monotonic() > ends:
                 emit(f"agent.load_left_out.{workload}", 1, "loads", note="out of time")
@@ -242,9 +238,9 @@ def measure(
     ends: float,
 ) -> None:
     """One workload: short turns of all, then long ones of the level with windows."""
-    variants = {variant.partition("=")[0] for variant in args.variant}
+    chosen = set(variants(args, LEVELS))
     long = {"windows"} if args.long_turns else set()
-    left_out = long if much else long | LEFT_OUT | variants
+    left_out = long if much else long | LEFT_OUT | chosen
     rounds = args.rounds if much else max(2, args.rounds // 5)
     mine = [worker for worker in workers if worker.name not in left_out]
     take_turns(mine, workload, rounds, args.seconds, ends)
@@ -274,26 +270,20 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="short rounds, fewer workloads")
     parser.add_argument("--rounds", type=int, default=24, help="a fifth after three workloads")
-    parser.add_argument("--until", type=float, default=3600, metavar="SECONDS",
-                        help="no round of the comparison begins later")  # fmt: skip
     parser.add_argument("--seconds", type=float, default=0.3, help="of each process in a round")
     parser.add_argument("--long-turns", type=int, default=4, metavar="N",
                         help="long turns of `windows`; half after three workloads")  # fmt: skip
     parser.add_argument("--long-seconds", type=float, default=6, help="of each of these")
     parser.add_argument("--levels", nargs="+", choices=LEVELS, help="all by default")
-    parser.add_argument("--variant", action="append", default=[], metavar="NAME=LEVEL,KEY:VALUE...",
-                        help="one more process, a level with other settings")  # fmt: skip
     parser.add_argument("--workloads", nargs="+", default=list(WORKLOADS))
     parser.add_argument("--windows", type=int, default=1000, help="of each stress run")
     parser.add_argument("--stress-seconds", type=float, default=60, help="at most")
     parser.add_argument("--parts", nargs="+", default=list(PARTS), choices=PARTS)
     parser.add_argument("--plain", type=Path, metavar="FOLDER",
                         help="what build_agent_plain.sh made")  # fmt: skip
-    parser.add_argument("--after", type=Path, metavar="FILE",
-                        help="measure costs once that exists: other work is done")  # fmt: skip
     parser.add_argument("--keep", default=os.environ.get("OUT"), metavar="FOLDER",
                         help="put the ring of the attribution part there")  # fmt: skip
-    parser.add_argument("--stand-in", action="store_true", help="try the bench without a GPU")
+    add_shared(parser)
     args = parser.parse_args()
     if args.quick:
         args.rounds, args.seconds, args.windows = 3, 0.3, 20

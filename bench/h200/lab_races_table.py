@@ -28,6 +28,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from bench import _gpu
 from bench.h200._device import TABLES, surroundings
 from bench.h200._race_harness import Launched, kernels_of, source
 
@@ -222,10 +223,9 @@ def merged(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
 
 def left_on_gpu(folder: Path) -> list[str]:
     """Our programs that the driver still knows as processes of the GPU; others' are left out."""
-    query = ["nvidia-smi", "--query-compute-apps=pid,process_name", "--format=csv,noheader"]
-    done = subprocess.run(query, capture_output=True, text=True, timeout=60, check=True)
-    print(f"on the GPU afterwards: {done.stdout.split(chr(10))}", flush=True)
-    return [line for line in done.stdout.splitlines() if str(folder) in line]
+    found = _gpu.programs()
+    print(f"on the GPU afterwards: {found}", flush=True)
+    return [name for name in found if str(folder) in name]
 
 
 def main() -> None:
