@@ -13,11 +13,12 @@ import stat
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 #: Of texts the ring's are bounded, and so are those that are kept of them; more is not ours.
 _MAX_BYTES = 64 << 20
 TEXTS, STAGES = ".texts", ".stages"
+_DRAFT = ".draft"
 
 
 class Known:
@@ -58,11 +59,10 @@ class Known:
 
     def _read(self, suffix: str) -> bytes:
         try:
-            file = os.open(self._paths[suffix], os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+            with _open(self._paths[suffix], os.O_RDONLY) as file:
+                return file.read(_MAX_BYTES)
         except OSError:
             return b""
-        with os.fdopen(file, "rb") as opened:
-            return opened.read(_MAX_BYTES) if _is_ours(file) else b""
 
     def _try(self, write: Callable[[], None]) -> None:
         if self._failed:
@@ -79,32 +79,37 @@ class Known:
 
 def remove_strays(folder: Path) -> None:
     """Delete what is left of rings that are gone: agents delete old ones of dead processes."""
-    for suffix in (TEXTS, STAGES):
+    for suffix in (TEXTS, STAGES, TEXTS + _DRAFT, STAGES + _DRAFT):
         for path in folder.glob(f"*.ring{suffix}"):
             if not path.with_name(path.name.removesuffix(suffix)).exists():
                 _remove(path)
 
 
-def _is_ours(file: int) -> bool:
-    found = os.fstat(file)
-    return stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid()
+def _open(path: Path, flags: int) -> BinaryIO:
+    """A plain file of our own, and nothing else: no link, no pipe. Raises OSError."""
+    number = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
+    found = os.fstat(number)
+    if stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid():
+        return os.fdopen(number, "rb" if flags == os.O_RDONLY else "wb")
+    os.close(number)
+    raise PermissionError(f"{path} is no file of this user's")
 
 
 def _append(path: Path, data: bytes) -> None:
-    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
-    with os.fdopen(os.open(path, flags, 0o600), "ab") as file:
-        if not _is_ours(file.fileno()):
-            raise PermissionError(f"{path} is another user's")
+    with _open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT) as file:
         file.write(data)
 
 
 def _replace(path: Path, data: bytes) -> None:
-    draft = path.with_name(path.name + ".draft")
+    draft = path.with_name(path.name + _DRAFT)
     draft.unlink(missing_ok=True)  # of a daemon that was killed
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
-    with os.fdopen(os.open(draft, flags, 0o600), "wb") as file:
-        file.write(data)
-    draft.replace(path)
+    try:
+        with _open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL) as file:
+            file.write(data)
+        draft.replace(path)
+    except OSError:
+        _remove(draft)
+        raise
 
 
 def _remove(path: Path) -> None:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import ctypes
+import errno
+import fcntl
 import os
+import struct
 import threading
 from functools import lru_cache
 from pathlib import Path
@@ -99,6 +102,7 @@ class Ring:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._claim: int | None = None
         self._library = library()
         self._handle = self._library.spanlite_ring_open(os.fsencode(path))
         if not self._handle:
@@ -114,6 +118,26 @@ class Ring:
         self._tail = _view(address + self._offset(4), np.dtype("u8"))
         # The end of the header's page is ours: a daemon that starts anew goes on from there.
         self._told = _view(address + HEADER_BYTES - 64, _EIGHT)
+
+    def claim(self) -> bool:
+        """Become the one daemon that reads this ring, until it is closed or the process ends.
+
+        False where another one is. Where the file system knows no such locks nobody is kept out.
+        """
+        try:
+            file = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
+        except OSError:  # deleted meanwhile: it is mapped, and what it holds is ours
+            return True
+        # Not flock: the process itself holds one, which says that it lives.
+        lock = struct.pack("hhqqi", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+        try:
+            fcntl.fcntl(file, fcntl.F_OFD_SETLK, lock)
+        except OSError as error:
+            if error.errno in (errno.EAGAIN, errno.EACCES):
+                os.close(file)
+                return False
+        self._claim = file
+        return True
 
     def _offset(self, field: int) -> int:
         return int(self._library.spanlite_ring_offset(field))
@@ -196,6 +220,9 @@ class Ring:
             del self.header, self.control, self.state, self._dropped, self._tail, self._told
             self._library.spanlite_ring_close(self._handle)
             self._handle = None
+        if self._claim is not None:
+            os.close(self._claim)
+            self._claim = None
 
 
 def _by_reason(counts: Records) -> dict[str, int]:

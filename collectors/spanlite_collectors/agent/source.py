@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import astuple, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from spanlite_collectors.agent.pm import PmHistory
 from spanlite_collectors.agent.process import Patience, ProcessSpans
 from spanlite_collectors.agent.resource import describe, host_pid
 from spanlite_collectors.agent.ring import Ring
+from spanlite_collectors.agent.status import Account, ProcessStatus, status_of
 from spanlite_collectors.sinks import SpanSink
 
 DEFAULT_FOLDER = "/dev/shm/spanlite"
@@ -32,45 +33,6 @@ FLUSH_EVERY_S = 1.0
 #: An agent makes the file first and its header a moment later.
 _UNREADY_S = 5.0
 _DRAINS_AT_ONCE = 16
-
-
-@dataclass(frozen=True)
-class ProcessStatus:
-    """What one process's agent says of itself."""
-
-    pid: int
-    executable: str
-    level: str
-    wanted: str
-    steps: int
-    steps_covered: int
-    windows: int
-    #: How often CUPTI has been detached, each of which leaves GPU memory allocated (docs/agent.md),
-    #: and whether it is there now.
-    detaches: int
-    attached: bool
-    cost_ppm: int
-    records: int
-    dropped: Mapping[str, int]
-    disabled: str
-
-
-@dataclass
-class Account:
-    """What became of what was read: rows = spans + waiting + dropped."""
-
-    #: Everything in the rings: also texts, clocks, windows, steps and values of metrics.
-    records: int = 0
-    #: Those of them that become a span each.
-    rows: int = 0
-    spans: int = 0
-    waiting: int = 0
-    #: Rows given up because reading failed.
-    dropped: int = 0
-
-    def __add__(self, other: Account) -> Account:
-        pairs = zip(astuple(self), astuple(other), strict=True)
-        return Account(*[mine + theirs for mine, theirs in pairs])
 
 
 @dataclass
@@ -188,30 +150,6 @@ class _Process:
         return status_of(self.ring, self.dropped)
 
 
-def status_of(ring: Ring, dropped: Mapping[str, int] | None = None) -> ProcessStatus:
-    """What the agent of a ring says of itself."""
-    state = ring.state[0]
-    return ProcessStatus(
-        pid=ring.process_id,
-        executable=ring.executable,
-        level=_level(int(state["level"])),
-        wanted=ring.level.name.lower(),
-        steps=int(state["steps"]),
-        steps_covered=int(state["steps_covered"]),
-        windows=int(state["windows"]),
-        detaches=int(state["detaches"]),
-        attached=bool(state["attached"]),
-        cost_ppm=int(state["cost_ppm"]),
-        records=int(state["records"]),
-        dropped=ring.all_drops() if dropped is None else dict(dropped),
-        disabled=bytes(state["reason"]).decode(errors="replace") if state["disabled"] else "",
-    )
-
-
-def _level(value: int) -> str:
-    return Level(value).name.lower() if value in list(Level) else str(value)
-
-
 class RingSource:
     """Reads all rings of some folders into a sink, from a thread of its own."""
 
@@ -226,6 +164,8 @@ class RingSource:
         self._sink, self._options, self._say, self._sampled = sink, options, say, sampled
         self._processes: dict[Path, _Process] = {}
         self._refused: dict[Path, float] = {}
+        #: Those that another daemon reads.
+        self._taken: set[Path] = set()
         self._stop = threading.Event()
         # A value that a drain brings may ask for a capture.
         self._lock = threading.RLock()
@@ -289,10 +229,12 @@ class RingSource:
             self._stop.wait(DRAIN_EVERY_S)
 
     def step(self, flush: bool = True) -> None:
-        """Drain all rings once; if `flush`, also look for new ones and write spans."""
+        """Look for new rings and drain all once; if `flush`, also write spans."""
         with self._lock:
+            self._discover()
             if flush:
-                self._discover()
+                for folder in self._options.folders:
+                    remove_strays(folder)
             for path, process in list(self._processes.items()):
                 try:
                     self._serve(path, process, flush)
@@ -334,15 +276,23 @@ class RingSource:
 
     def _discover(self) -> None:
         for folder in self._options.folders:
-            remove_strays(folder)
             for path in sorted(folder.glob("*.ring")):
                 if path not in self._processes and self._worth_a_try(path):
-                    self._open(path)
+                    self._try_to_open(path)
+        self._taken = {path for path in self._taken if path.exists()}
         self._refused = {path: at for path, at in self._refused.items() if path.exists()}
 
     def _worth_a_try(self, path: Path) -> bool:
         last = self._refused.get(path)
         return last is None or time.monotonic() - last < _UNREADY_S
+
+    def _try_to_open(self, path: Path) -> None:
+        """One ring that cannot be read must not keep the others from it."""
+        try:
+            self._open(path)
+        except Exception as error:
+            self._refused[path] = -np.inf
+            self._say(f"{path}: {type(error).__name__}: {error}; leaving it alone")
 
     def _open(self, path: Path) -> None:
         first = path not in self._refused
@@ -355,6 +305,13 @@ class RingSource:
                 self._say(f"{error}; leaving it alone")
             return
         self._refused.pop(path, None)
+        if not ring.claim():
+            ring.close()
+            if path not in self._taken:
+                self._taken.add(path)
+                self._say(f"{path} is read by another daemon; it is taken over when that ends")
+            return
+        self._taken.discard(path)
         known = Known(path, self._say)
         self._processes[path] = _Process(ring, self._sink, self._options, self._sampled, known)
         self._say(f"process {ring.process_id} ({ring.executable}): {path}")

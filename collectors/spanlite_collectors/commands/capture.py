@@ -15,7 +15,8 @@ from spanlite.errors import InputError, UsageError
 
 from spanlite_collectors.agent.layout import Detach, Level
 from spanlite_collectors.agent.ring import Ring
-from spanlite_collectors.agent.source import DEFAULT_FOLDER, folders_of, status_of
+from spanlite_collectors.agent.source import DEFAULT_FOLDER, folders_of
+from spanlite_collectors.agent.status import status_of
 
 LEVELS = tuple(level.name.lower() for level in Level)
 _EPILOG = """\

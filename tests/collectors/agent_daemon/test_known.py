@@ -26,8 +26,13 @@ class Daemons:
         self.folder, self.said = folder, []
         self.begin()
 
+    def kill(self) -> None:
+        """The end of its process closes its files."""
+        for process in self.source._processes.values():
+            process.ring.close()
+
     def begin(self) -> None:
-        """Another one. The last has stopped or was killed, which it knows nothing of."""
+        """Another one."""
         self.sink = MemorySink()
         options = RingOptions([self.folder])
         self.source = RingSource(self.sink, options, say=self.said.append)
@@ -59,8 +64,7 @@ def test_names_come_back_that_the_agent_sent_to_an_earlier_daemon(
     writer = RingWriter(daemons.folder)
     work(writer, T0)
     daemons.source.step()
-    if end == "stopped":
-        daemons.source.stop()
+    daemons.source.stop() if end == "stopped" else daemons.kill()
     work(writer, T0 + 1000)  # its texts are not sent again
     if dies:
         writer.die()
@@ -77,6 +81,7 @@ def test_names_survive_several_daemons_and_texts_that_begin_anew(daemons: Daemon
     for number in range(1, 4):
         daemons.source.step()
         writer.forget()
+        daemons.kill()
         daemons.begin()
         daemons.source.step()
         writer.write(RecordType.KERNEL, start_ns=T0, end_ns=T0 + 1, name=writer.text(f"k{number}"))
@@ -123,6 +128,7 @@ def test_a_file_that_cannot_be_read_is_as_good_as_none(daemons: Daemons, text: s
     daemons.source.step()
     path = daemons.folder / (writer.path.name + STAGES)
     path.write_text(text)
+    daemons.kill()
     daemons.begin()
     daemons.source.step()
     work(writer, T0 + 1000)
@@ -173,6 +179,21 @@ def test_only_files_of_our_own_are_read_or_written(tmp_path: Path) -> None:
     assert stat.S_IMODE(mode) == 0o600
 
 
+def test_folders_in_their_place_keep_no_ring_from_being_read(daemons: Daemons) -> None:
+    writer = RingWriter(daemons.folder)
+    for suffix in (TEXTS, STAGES):
+        (daemons.folder / (writer.path.name + suffix)).mkdir()
+    for at in (T0, T0 + 1000):
+        work(writer, at)
+        daemons.source.step()
+        daemons.kill()
+        daemons.begin()
+    writer.text("other")
+    daemons.source.step()
+    assert not list(daemons.folder.glob("*.draft"))
+    assert sum("will lack names" in text for text in daemons.said) == 3  # once a daemon
+
+
 def test_another_users_file_is_let_be(tmp_path: Path) -> None:
     if os.geteuid() != 0:
         pytest.skip("only root can give a file away")
@@ -187,6 +208,7 @@ def test_another_users_file_is_let_be(tmp_path: Path) -> None:
 def test_what_is_left_of_a_ring_that_is_gone_is_deleted(tmp_path: Path) -> None:
     here, gone = Known(tmp_path / "1-1.ring"), Known(tmp_path / "2-2.ring")
     (tmp_path / "1-1.ring").touch()
+    (tmp_path / ("2-2.ring" + TEXTS + ".draft")).touch()  # of a daemon that was killed
     for known in (here, gone):
         known.add_texts(b"x")
         known.put_stages({})

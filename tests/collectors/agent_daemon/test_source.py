@@ -11,6 +11,7 @@ from spanlite.flags import SpanFlag
 from spanlite.kinds import SpanKind
 from spanlite_collectors.agent.layout import START_END, Level, RecordType
 from spanlite_collectors.agent.metrics import AgentMetrics
+from spanlite_collectors.agent.ring import Ring
 from spanlite_collectors.agent.source import RingOptions, RingSource
 from spanlite_collectors.sinks import MemorySink
 
@@ -214,6 +215,50 @@ def test_a_daemon_that_starts_anew_goes_on_and_asks_for_the_texts(host):
     writer.drop(0, 15)
     host.source.step()
     assert host.sink.dropped == {"ring_full": 15}
+
+
+def test_one_daemon_at_a_time_reads_a_ring(host):
+    """A second one waits until the first has ended, then goes on where that was."""
+    writer = RingWriter(host.folder)
+    one_step(writer)
+    host.source.step()
+    second = Host(host.folder)
+    for _ in range(3):
+        second.source.step()
+    assert second.source.processes() == []
+    assert sum("read by another daemon" in text for text in second.said) == 1
+    host.source.stop()
+    one_step(writer, T0 + 10_000, call=6)
+    writer.die()
+    second.source.step()
+    assert (len(host.spans()), len(second.spans())) == (4, 4)
+
+
+def test_a_ring_that_cannot_be_opened_keeps_no_other_from_being_read(host, monkeypatch):
+    bad, good = RingWriter(host.folder, pid=1), RingWriter(host.folder, pid=2)
+    claim = Ring.claim
+
+    def claimed(ring: Ring) -> bool:
+        if ring.process_id == 1:
+            raise RuntimeError("no one foresaw this")
+        return claim(ring)
+
+    monkeypatch.setattr(Ring, "claim", claimed)
+    one_step(bad)
+    one_step(good)
+    good.die()
+    host.source.step()
+    host.source.step()
+    assert len(host.spans()) == 4
+    assert sum("no one foresaw this" in text for text in host.said) == 1
+
+
+def test_rings_are_found_at_each_drain(host):
+    """Short-lived processes come and go, and agents delete old rings."""
+    host.source.step()
+    RingWriter(host.folder)
+    host.source.step(flush=False)
+    assert len(host.source.processes()) == 1
 
 
 def test_drops_reach_the_ledger_by_reason(host):

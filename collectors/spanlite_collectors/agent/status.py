@@ -1,0 +1,72 @@
+"""What agents say of themselves, and what became of their records."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import astuple, dataclass
+
+from spanlite_collectors.agent.layout import Level
+from spanlite_collectors.agent.ring import Ring
+
+
+@dataclass(frozen=True)
+class ProcessStatus:
+    """What one process's agent says of itself."""
+
+    pid: int
+    executable: str
+    level: str
+    wanted: str
+    steps: int
+    steps_covered: int
+    windows: int
+    #: How often CUPTI has been detached, each of which leaves GPU memory allocated (docs/agent.md),
+    #: and whether it is there now.
+    detaches: int
+    attached: bool
+    cost_ppm: int
+    records: int
+    dropped: Mapping[str, int]
+    disabled: str
+
+
+@dataclass
+class Account:
+    """What became of what was read: rows = spans + waiting + dropped."""
+
+    #: Everything in the rings: also texts, clocks, windows, steps and values of metrics.
+    records: int = 0
+    #: Those of them that become a span each.
+    rows: int = 0
+    spans: int = 0
+    waiting: int = 0
+    #: Rows given up because reading failed.
+    dropped: int = 0
+
+    def __add__(self, other: Account) -> Account:
+        pairs = zip(astuple(self), astuple(other), strict=True)
+        return Account(*[mine + theirs for mine, theirs in pairs])
+
+
+def status_of(ring: Ring, dropped: Mapping[str, int] | None = None) -> ProcessStatus:
+    """What the agent of a ring says of itself."""
+    state = ring.state[0]
+    return ProcessStatus(
+        pid=ring.process_id,
+        executable=ring.executable,
+        level=_level(int(state["level"])),
+        wanted=ring.level.name.lower(),
+        steps=int(state["steps"]),
+        steps_covered=int(state["steps_covered"]),
+        windows=int(state["windows"]),
+        detaches=int(state["detaches"]),
+        attached=bool(state["attached"]),
+        cost_ppm=int(state["cost_ppm"]),
+        records=int(state["records"]),
+        dropped=ring.all_drops() if dropped is None else dict(dropped),
+        disabled=bytes(state["reason"]).decode(errors="replace") if state["disabled"] else "",
+    )
+
+
+def _level(value: int) -> str:
+    return Level(value).name.lower() if value in list(Level) else str(value)
