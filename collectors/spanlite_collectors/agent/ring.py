@@ -106,6 +106,11 @@ class Ring:
         self._library = library()
         self._handle = self._library.spanlite_ring_open(os.fsencode(path))
         if not self._handle:
+            if path.exists() and not os.access(path, os.R_OK | os.W_OK):
+                raise InputError(
+                    f"{path} cannot be opened: it is of the user with id {path.stat().st_uid}; run "
+                    "this as that user or as root"
+                )
             raise InputError(
                 f"{path} is not a ring of layout {LAYOUT_VERSION}; if no agent of another "
                 "version made it, delete it"

@@ -7,8 +7,10 @@ import pyarrow as pa
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from ring_writer import RingWriter, write_recording
+from spanlite.errors import InputError
 from spanlite.flags import SpanFlag
 from spanlite.kinds import SpanKind
+from spanlite_collectors.agent import ring as ring_module
 from spanlite_collectors.agent.layout import START_END, Level, RecordType
 from spanlite_collectors.agent.metrics import AgentMetrics
 from spanlite_collectors.agent.ring import Ring
@@ -251,6 +253,14 @@ def test_a_ring_that_cannot_be_opened_keeps_no_other_from_being_read(host, monke
     host.source.step()
     assert len(host.spans()) == 4
     assert sum("no one foresaw this" in text for text in host.said) == 1
+
+
+def test_a_ring_of_another_user_is_called_that(host, monkeypatch):
+    writer = RingWriter(host.folder)
+    monkeypatch.setattr(ring_module.library(), "spanlite_ring_open", lambda path: None)
+    monkeypatch.setattr("os.access", lambda path, mode: False)
+    with pytest.raises(InputError, match=r"of the user with id \d+; run this as that user or as"):
+        Ring(writer.path)
 
 
 def test_rings_are_found_at_each_drain(host):
