@@ -231,7 +231,7 @@ class RingSource:
     def step(self, flush: bool = True) -> None:
         """Look for new rings and drain all once; if `flush`, also write spans."""
         with self._lock:
-            self._discover()
+            self._discover(flush)
             if flush:
                 for folder in self._options.folders:
                     remove_strays(folder)
@@ -274,9 +274,11 @@ class RingSource:
         process.ring.close()
         del self._processes[path]
 
-    def _discover(self) -> None:
+    def _discover(self, flush: bool) -> None:
         for folder in self._options.folders:
             for path in sorted(folder.glob("*.ring")):
+                if path in self._taken and not flush:  # once a second is enough
+                    continue
                 if path not in self._processes and self._worth_a_try(path):
                     self._try_to_open(path)
         self._taken = {path for path in self._taken if path.exists()}
