@@ -74,7 +74,7 @@ void Launch() {
   // The time makes it unique: a pid comes again, and survives exec.
   const std::string path =
       folder + "/" + std::to_string(getpid()) + "-" + std::to_string(NowNs()) + ".ring";
-  RemoveOldRings(folder, kKeptRings);
+  const uint64_t unread = RemoveOldRings(folder, kKeptRings);
   agent->ring = MakeDirectory(folder) ? Ring::Create(path, agent->config.ring_bytes) : nullptr;
   if (agent->ring == nullptr) {
     std::fprintf(stderr, "spanlite agent: off: cannot make %s: %s\n", path.c_str(),
@@ -82,6 +82,7 @@ void Launch() {
     return;
   }
   Describe(agent->ring->header());
+  agent->ring->CountDrop(Drop::kRingDeleted, unread);
   agent->strings = new Strings(agent->ring);
   agent->session = new Session(agent->config, agent->ring, agent->strings);
   SetNvtxSink({agent->ring, agent->strings, agent->session, &agent->config});

@@ -1,6 +1,7 @@
 #include "leftovers.h"
 
 #include <algorithm>
+#include <cstring>
 #include <dirent.h>
 #include <fcntl.h>
 #include <sys/file.h>
@@ -9,8 +10,19 @@
 #include <utility>
 #include <vector>
 
+#include "ring_layout.h"
+
 namespace spanlite {
 namespace {
+
+constexpr size_t kPieceBytes = 64 * 1024;
+
+// A daemon that reads a ring has it locked.
+bool IsRead(int file) {
+  struct flock lock {};
+  lock.l_type = F_WRLCK;
+  return fcntl(file, F_OFD_GETLK, &lock) == 0 && lock.l_type != F_UNLCK;
+}
 
 // A living process holds a lock on its ring, in whatever PID namespace it is.
 bool IsDead(const std::string& path, int64_t* changed_s) {
@@ -18,10 +30,40 @@ bool IsDead(const std::string& path, int64_t* changed_s) {
   if (file < 0) return false;
   struct stat info {};
   const bool dead = fstat(file, &info) == 0 && S_ISREG(info.st_mode) && info.st_uid == geteuid() &&
-                    flock(file, LOCK_EX | LOCK_NB) == 0;
+                    flock(file, LOCK_EX | LOCK_NB) == 0 && !IsRead(file);
   *changed_s = info.st_ctime;
   close(file);  // and with it the lock
   return dead;
+}
+
+// Records of a ring that were not read: texts apart, up to what makes no sense. By reads and not by a
+// mapping, which a file that is cut short would turn into a signal.
+uint64_t Unread(const std::string& path) {
+  const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+  if (file < 0) return 0;
+  Header header;
+  const bool sound = pread(file, static_cast<void*>(&header), sizeof header, 0) == sizeof header &&
+                     header.magic == kRingMagic && header.layout_version == kLayoutVersion &&
+                     (header.capacity_bytes & (header.capacity_bytes - 1)) == 0;
+  std::vector<uint8_t> piece(kPieceBytes);
+  uint64_t records = 0, begin = 0, end = 0;  // what of the file `piece` holds
+  for (uint64_t at = header.tail; sound && at < header.head;) {
+    const uint64_t place = kHeaderBytes + (at & (header.capacity_bytes - 1));
+    if (place < begin || place + sizeof(RecordHead) > end) {
+      const ssize_t got = pread(file, piece.data(), piece.size(), static_cast<off_t>(place));
+      if (got < static_cast<ssize_t>(sizeof(RecordHead))) break;
+      begin = place;
+      end = place + static_cast<uint64_t>(got);
+    }
+    RecordHead head;
+    std::memcpy(&head, piece.data() + (place - begin), sizeof head);
+    if (head.size_bytes < sizeof head) break;
+    const auto type = static_cast<RecordType>(head.type);
+    records += type != RecordType::kPadding && type != RecordType::kString;
+    at += head.size_bytes;
+  }
+  close(file);
+  return records;
 }
 
 bool EndsWith(const std::string& text, const std::string& end) {
@@ -30,9 +72,9 @@ bool EndsWith(const std::string& text, const std::string& end) {
 
 }  // namespace
 
-void RemoveOldRings(const std::string& folder, size_t keep) {
+uint64_t RemoveOldRings(const std::string& folder, size_t keep) {
   DIR* directory = opendir(folder.c_str());
-  if (directory == nullptr) return;
+  if (directory == nullptr) return 0;
   std::vector<std::pair<int64_t, std::string>> dead;
   while (const dirent* entry = readdir(directory)) {
     const std::string path = folder + "/" + entry->d_name;
@@ -40,10 +82,15 @@ void RemoveOldRings(const std::string& folder, size_t keep) {
     if (EndsWith(path, ".ring") && IsDead(path, &changed_s)) dead.emplace_back(changed_s, path);
   }
   closedir(directory);
-  if (dead.size() <= keep) return;
+  if (dead.size() <= keep) return 0;
   std::sort(dead.begin(), dead.end());
   dead.resize(dead.size() - keep);
-  for (const auto& [changed_s, path] : dead) unlink(path.c_str());
+  uint64_t unread = 0;
+  for (const auto& [changed_s, path] : dead) {
+    const uint64_t records = Unread(path);
+    if (unlink(path.c_str()) == 0) unread += records;  // else another agent has told
+  }
+  return unread;
 }
 
 }  // namespace spanlite

@@ -29,6 +29,7 @@ enum class Drop : uint32_t {
   kBudget = 2,         // our own pool of buffers was at its limit
   kUnknownRecord = 3,  // a record kind this build does not know
   kTorn = 4,           // begun by a process that was killed before it could finish them
+  kRingDeleted = 5,    // in rings of dead processes that this agent deleted, as nobody came for them
   kCount = 8,
 };
 

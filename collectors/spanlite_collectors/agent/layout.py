@@ -35,7 +35,9 @@ class Detach(IntEnum):
 
 
 #: Why records were lost, by index in the header's `dropped`: words for the ledger.
-DROP_REASONS = ("ring_full", "cupti_dropped", "agent_budget", "unknown_record", "torn_record")
+DROP_REASONS = (
+    "ring_full", "cupti_dropped", "agent_budget", "unknown_record", "torn_record", "ring_deleted",
+)  # fmt: skip
 
 
 class RecordType(IntEnum):

@@ -43,7 +43,7 @@ LAYOUTS = {
     12: ("step", _layout("start end number", "thread name window covered")),
 }
 REASONS = {"schedule": 0, "demand": 1, "slo": 2, "continuous": 3, "learn": 4, "throttle": 5}
-DROPS = ("ring_full", "cupti_dropped", "budget", "unknown", "torn")
+DROPS = ("ring_full", "cupti_dropped", "budget", "unknown", "torn", "deleted")
 LEVELS = {"off": 0, "ranges": 1, "windows": 2, "continuous": 3}
 
 
@@ -82,6 +82,7 @@ class RingReader:
         for function in ("header", "close", "skip_torn", "producer_alive"):
             getattr(lib, f"spanlite_ring_{function}").argtypes = [ctypes.c_void_p]
         self.lib = lib
+        self.path = path
         self.ring = lib.spanlite_ring_open(str(path).encode())
         if self.ring is None:
             raise OSError(f"{path} is no ring")

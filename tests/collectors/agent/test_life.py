@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 import platform
+import struct
 import subprocess
 import sys
 import time
@@ -12,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from builds import OPTIONS, Build, Hosts
+from rings import RingReader
 
 Until = Callable[[Callable[[], bool]], None]
 
@@ -309,6 +313,28 @@ def test_rings_that_nobody_fetches_do_not_pile_up(plain: Build, hosts: Hosts) ->
     pids = {int(path.name.split("-")[0]) for path in hosts.rings.glob("*.ring")}
     assert len(pids) == 18  # the living one, 16 dead ones, and the last, made after the clean-up
     assert living.pid in pids
+
+
+def test_what_was_in_rings_that_are_deleted_is_counted(plain: Build, hosts: Hosts) -> None:
+    """Not what a daemon has read before; and a ring that one reads at this moment stays."""
+
+    def next_one() -> RingReader:
+        process = hosts.start(plain, "steps=7", "kernels=2", level="continuous", ring_bytes=1 << 18)
+        hosts.end(process)
+        return hosts.reader(process.pid)
+
+    readers = [next_one() for _ in range(17)]
+    readers[0].drain()
+    with readers[2].path.open("r+b") as file:
+        lock = struct.pack("hhqqi", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+        fcntl.fcntl(file, fcntl.F_OFD_SETLK, lock)
+        after = [next_one() for _ in range(3)]
+    left = [reader.path.exists() for reader in (*readers, *after)]
+    assert left == [False, False, *[True] * 18]
+    readers[1].drain()
+    unread = sum(map(len, readers[1].records.arrays.values()))
+    assert unread > 14
+    assert [reader.drops()["deleted"] for reader in after] == [0, 0, unread]
 
 
 def test_budget_and_window_times(build: Build) -> None:
