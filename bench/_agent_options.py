@@ -21,13 +21,19 @@ def add_shared(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--stand-in", action="store_true", help="try the bench without a GPU")
 
 
+def taken_apart(variant: str) -> tuple[str, str, list[str]]:
+    """The name, the base and the words of `NAME=BASE,WORD,...`."""
+    name, _, rest = variant.partition("=")
+    base, *words = rest.split(",")
+    return name, base, words
+
+
 def variants(args: argparse.Namespace, levels: Mapping[str, Settings]) -> dict[str, Settings]:
     """The settings of each `--variant` by its name."""
     found: dict[str, Settings] = {}
     for variant in args.variant:
-        name, _, words = variant.partition("=")
-        base, *more = words.split(",")
-        found[name] = (levels[base] or {}) | dict(word.split(":", 1) for word in more)
+        name, base, words = taken_apart(variant)
+        found[name] = (levels[base] or {}) | dict(word.split(":", 1) for word in words)
     return found
 
 

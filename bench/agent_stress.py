@@ -15,6 +15,7 @@ from pathlib import Path
 
 from spanlite_collectors.agent.layout import Level
 
+from bench._agent_options import taken_apart
 from bench._agent_stress import MODELS, PLAIN, Way, run_ways
 from bench._report import emit
 
@@ -34,8 +35,7 @@ def counts_of(args: argparse.Namespace) -> dict[Way, int]:
 def _variant(text: str) -> Way:
     """`NAME=[plain.]WAY,KEY:VALUE,...`: with other settings; `RUN:` has other loads or threads,
     `RAISE:` sets a level after the first window; a word without a colon is the program's own."""
-    name, _, rest = text.partition("=")
-    base, *words = rest.split(",")
+    name, base, words = taken_apart(text)
     plain = base.startswith("plain.")
     way = next(w for w in (PLAIN if plain else MODELS) if w.name == base.removeprefix("plain."))
     pairs = dict(word.split(":", 1) for word in words if ":" in word)

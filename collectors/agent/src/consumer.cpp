@@ -55,14 +55,6 @@ int64_t Guarded(Body body) {
   return result;
 }
 
-bool SoundHeader(const Header& header, uint64_t file_bytes) {
-  const uint64_t capacity = header.capacity_bytes;
-  return header.magic == kRingMagic && header.layout_version == kLayoutVersion &&
-         header.header_bytes == kHeaderBytes && (capacity & (capacity - 1)) == 0 &&
-         capacity >= kMinCapacity && capacity <= kMaxCapacity &&
-         file_bytes >= kHeaderBytes + capacity;
-}
-
 bool SoundRecord(const RecordHead& head) {
   if (head.size_bytes > kMaxRecordBytes) return false;
   if (head.type == static_cast<uint16_t>(RecordType::kString))
@@ -79,6 +71,13 @@ bool SoundString(const uint8_t* copy, uint32_t size_bytes) {
 }
 
 }  // namespace
+
+bool SoundHeader(const Header& header) {
+  const uint64_t capacity = header.capacity_bytes;
+  return header.magic == kRingMagic && header.layout_version == kLayoutVersion &&
+         header.header_bytes == kHeaderBytes && (capacity & (capacity - 1)) == 0 &&
+         capacity >= kMinCapacity && capacity <= kMaxCapacity;
+}
 
 uint32_t FixedRecordBytes(uint32_t type) {
   switch (static_cast<RecordType>(type)) {
@@ -119,7 +118,8 @@ Consumer* Consumer::Open(const std::string& path) {
   Header copy;
   const bool sound = fstat(file, &info) == 0 && S_ISREG(info.st_mode) &&
                      pread(file, static_cast<void*>(&copy), sizeof copy, 0) == sizeof copy &&
-                     SoundHeader(copy, static_cast<uint64_t>(info.st_size));
+                     SoundHeader(copy) &&
+                     static_cast<uint64_t>(info.st_size) >= kHeaderBytes + copy.capacity_bytes;
   const uint64_t total = kHeaderBytes + copy.capacity_bytes;
   void* at = sound ? mmap(nullptr, total, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0) : MAP_FAILED;
   if (at == MAP_FAILED) {

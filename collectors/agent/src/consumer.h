@@ -9,6 +9,8 @@
 
 namespace spanlite {
 
+// Whether it is a ring's of this layout, as far as the header tells.
+bool SoundHeader(const Header& header);
 // Size of a record of fixed length, 0 for strings and unknown types.
 uint32_t FixedRecordBytes(uint32_t type);
 

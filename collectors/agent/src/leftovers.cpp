@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "ring_layout.h"
+#include "consumer.h"
 
 namespace spanlite {
 namespace {
@@ -43,8 +43,7 @@ uint64_t Unread(const std::string& path) {
   if (file < 0) return 0;
   Header header;
   const bool sound = pread(file, static_cast<void*>(&header), sizeof header, 0) == sizeof header &&
-                     header.magic == kRingMagic && header.layout_version == kLayoutVersion &&
-                     (header.capacity_bytes & (header.capacity_bytes - 1)) == 0;
+                     SoundHeader(header);
   std::vector<uint8_t> piece(kPieceBytes);
   uint64_t records = 0, begin = 0, end = 0;  // what of the file `piece` holds
   for (uint64_t at = header.tail; sound && at < header.head;) {

@@ -95,17 +95,21 @@ class _Process:
         with suppress(ValueError, TypeError, KeyError, IndexError):
             graphs.restore(self.known.stages())
         self._learned = graphs.learned
-        self.known.put_texts(strings.records())
-        self._renewals = strings.renewals
+        self._put_texts()
         self.ring.ask_strings_anew()
+
+    def _put_texts(self) -> None:
+        """Those that still count, in place of all that came: the file must not grow on."""
+        strings = self._converter.strings
+        self._renewals = strings.renewals
+        self.known.put_texts(strings.records())
 
     def flush(self, now_ns: int, final: bool = False) -> None:
         """Write spans, and what there is to be known."""
         self.spans.flush(now_ns, final)
-        strings, graphs = self._converter.strings, self.spans.graphs
-        if strings.renewals != self._renewals:  # else the file would grow without end
-            self._renewals = strings.renewals
-            self.known.put_texts(strings.records())
+        if self._converter.strings.renewals != self._renewals:
+            self._put_texts()
+        graphs = self.spans.graphs
         if graphs.learned != self._learned:
             self._learned = graphs.learned
             self.known.put_stages(graphs.state())

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 from spanlite.flags import SpanFlag
-from spanlite.kinds import DEVICE_KINDS, KIND_WORDS, SpanKind
+from spanlite.kinds import CALL_KINDS, DEVICE_KINDS, KIND_WORDS, SpanKind
 from spanlite.schema import LAUNCH_COLUMNS
 
 from spanlite_collectors.importers._columns import SAME_COLUMNS, link_column, span_batch
@@ -23,7 +23,7 @@ Links: TypeAlias = dict[int, list[tuple[int, int]]]
 
 #: Ranges and operators of a thread lie together, then its calls, then the devices'.
 _TRACK_GROUP = np.zeros(256, dtype=np.int8)
-_TRACK_GROUP[[SpanKind.RUNTIME_CALL, SpanKind.DRIVER_CALL]] = 1
+_TRACK_GROUP[[*CALL_KINDS]] = 1
 _TRACK_GROUP[[*DEVICE_KINDS, SpanKind.SYNC]] = 2
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from spanlite.kinds import CopyKind, SpanKind
+from spanlite.kinds import CALL_KINDS, CopyKind, SpanKind
 from spanlite.schema import LAUNCH_COLUMNS
 
 from spanlite_collectors.importers._events import Launches, Strings, is_u32
@@ -57,7 +57,7 @@ _DERIVED = frozenset(
 _LEFT_OUT = _LINKING | _DERIVED
 _LAUNCH_KEYS = ("grid", "block", "cluster", "registers per thread", "shared memory")
 _ZEROS = (0, 0, 0)
-_LAUNCHING = (SpanKind.KERNEL, SpanKind.RUNTIME_CALL, SpanKind.DRIVER_CALL)
+_LAUNCHING = (SpanKind.KERNEL, *CALL_KINDS)
 _COPY_KIND = re.compile(r"(?:Memcpy |Copy)?(Host|Device|[HDAP])(?:To|to)(Host|Device|[HDAP])")
 
 

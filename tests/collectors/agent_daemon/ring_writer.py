@@ -24,6 +24,14 @@ from spanlite_collectors.agent.resource import start_ticks
 CAPACITY = 32 << 20
 
 
+def string_record(number: int, text: str) -> bytes:
+    """A text by its number."""
+    data = text.encode()
+    size = (16 + len(data) + 7) // 8 * 8
+    head = struct.pack("<IHHII", size, RecordType.STRING, 0, number, len(data))
+    return (head + data).ljust(size, b"\0")
+
+
 class RingWriter:
     """A process's side. `die` lets go of the lock, as the end of a process does."""
 
@@ -68,16 +76,13 @@ class RingWriter:
     def text(self, text: str) -> int:
         if text not in self._texts:
             self._texts[text] = number = len(self._texts)
-            data = text.encode()
-            size = (16 + len(data) + 7) // 8 * 8
-            head = struct.pack("<IHHII", size, RecordType.STRING, 0, number, len(data))
-            self.raw((head + data).ljust(size, b"\0"))
+            self.raw(string_record(number, text))
         return self._texts[text]
 
     def forget(self) -> None:
         """The agent's table of texts was full."""
         self._texts = {"": 0}
-        self.raw(struct.pack("<IHHII", 16, RecordType.STRING, 0, 0, 0))
+        self.raw(string_record(0, ""))
 
     def write(self, type_: RecordType, /, **fields: int) -> None:
         record = np.zeros(1, RECORDS[type_])

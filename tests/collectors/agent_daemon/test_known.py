@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from ring_writer import RingWriter
+from ring_writer import RingWriter, string_record
 from spanlite_collectors.agent.graphs import GraphStages
 from spanlite_collectors.agent.known import STAGES, TEXTS, Known, remove_strays
 from spanlite_collectors.agent.layout import RecordType
@@ -141,7 +141,7 @@ def test_a_table_reads_what_it_writes_however_short(texts: list[str], cut: int) 
     """A daemon can be killed while it writes: what is whole counts."""
     texts = [text.encode(errors="replace").decode() for text in texts]
     table, again = StringTable(), StringTable()
-    raw = b"".join(_record(number + 1, text) for number, text in enumerate(texts))
+    raw = b"".join(string_record(number + 1, text) for number, text in enumerate(texts))
     table.take(raw)
     again.take(table.records()[: len(raw) - min(cut, len(raw))])
     for number, text in enumerate(texts):
@@ -149,14 +149,6 @@ def test_a_table_reads_what_it_writes_however_short(texts: list[str], cut: int) 
         assert again.text(number + 1) in (text, "")
     if not cut:
         assert again.records() == table.records()
-
-
-def _record(number: int, text: str) -> bytes:
-    data = text.encode()
-    size = (16 + len(data) + 7) // 8 * 8
-    head = size.to_bytes(4, "little") + int(RecordType.STRING).to_bytes(4, "little")
-    numbers = number.to_bytes(4, "little") + len(data).to_bytes(4, "little")
-    return (head + numbers + data).ljust(size, b"\0")
 
 
 def test_only_files_of_our_own_are_read_or_written(tmp_path: Path) -> None:
