@@ -16,6 +16,11 @@ def draft_of(path: Path) -> Path:
     return path.with_name(f".{path.name}.part")
 
 
+def is_draft(path: Path) -> bool:
+    """Whether it has the name of one, which its writer did not finish."""
+    return path.name.startswith(".") and path.name.endswith(".part")
+
+
 def put(draft: Path, path: Path) -> None:
     """Make the finished draft visible."""
     if draft != path:

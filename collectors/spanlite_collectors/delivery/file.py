@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 
 import pyarrow as pa
@@ -13,18 +14,21 @@ from spanlite_collectors.delivery.transport import Listener, Message
 
 #: A file of such a name is compressed as a whole.
 ZSTD_SUFFIX = ".zst"
+#: Compression starts a new block at each flush, so not at each message.
+FLUSH_EVERY_S = 1.0
 
 
 class FileTransport:
     """Writes messages in protobuf's delimited form; `close` puts the file into its place.
 
-    Until then it is `.NAME.part`, whose whole messages can be read, too. Raises InputError where
-    the file cannot be written.
+    Until then it is `.NAME.part`, whose whole messages can be read, too: all but those of the last
+    second. Raises InputError where the file cannot be written.
     """
 
     def __init__(self, path: Path) -> None:
         self._path, self._draft = path, draft_of(path)
         self._done: list[Message] = []
+        self._to_flush, self._next_flush = False, 0.0
         try:
             self._raw = pa.OSFile(str(self._draft), "wb")
         except OSError as error:
@@ -36,17 +40,31 @@ class FileTransport:
         """Always."""
         return True
 
+    def _flush(self) -> None:
+        try:
+            self._file.flush()
+        except OSError as error:
+            raise self._failed(error) from None
+
+    def _failed(self, error: OSError) -> ServiceError:
+        return ServiceError(f"'{self._path}' cannot be written: {_reason(error)}")
+
     def send(self, message: Message) -> None:
         """Write it. Raises ServiceError where the disk is full or gone."""
         try:
             self._file.write(varint(len(message.payload)) + message.payload)
         except OSError as error:
-            raise ServiceError(f"'{self._path}' cannot be written: {_reason(error)}") from None
+            raise self._failed(error) from None
         self._done.append(message)
 
     def poll(self, listener: Listener) -> None:
         """Tell what is written."""
         done, self._done = self._done, []
+        self._to_flush = self._to_flush or bool(done)
+        if self._to_flush and time.monotonic() >= self._next_flush:
+            self._flush()
+            self._next_flush = time.monotonic() + FLUSH_EVERY_S
+            self._to_flush = False
         for message in done:
             listener.delivered(message)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
@@ -17,22 +16,42 @@ ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 _MAX_MESSAGE_BYTES = 64 << 20
 
 
+class CutOffError(InputError):
+    """The file ends within a message. `messages` whole ones were given before."""
+
+    def __init__(self, path: Path, messages: int) -> None:
+        super().__init__(
+            f"'{path}' is cut off after {messages} messages; copy it again"
+            if messages
+            else f"'{path}' is cut off, or holds no length-delimited messages"
+        )
+        self.messages = messages
+
+
 def read_messages(path: Path, progress: Progress = no_progress) -> Iterator[bytes]:
-    """The messages of a file. Raises InputError where it is cut off, damaged or none of ours."""
+    """The messages of a file. Raises InputError where it is damaged or none of ours.
+
+    Raises CutOffError, which is one, after the last whole message of a file that is cut off.
+    """
+    count = 0
     try:
         with path.open("rb") as raw:
             packed = raw.read(len(ZSTD_MAGIC)) == ZSTD_MAGIC
             raw.seek(0)
-            source = pa.PythonFile(raw, "r")
-            stream = pa.CompressedInputStream(source, "zstd") if packed else source
-            file = io.BufferedReader(stream)
-            while size := _read_length(file, path):
-                payload = file.read(size) if size <= _MAX_MESSAGE_BYTES else b""
+            # Read by the message and not by the buffer, whose last one would be lost at a cut.
+            file = pa.CompressedInputStream(pa.PythonFile(raw, "r"), "zstd") if packed else raw
+            while size := _read_length(file, path, count):
+                if size > _MAX_MESSAGE_BYTES:
+                    raise InputError(f"'{path}' is damaged, or holds no length-delimited messages")
+                payload = file.read(size)
                 if len(payload) != size:
-                    raise _cut_off(path)
+                    raise CutOffError(path, count)
+                count += 1
                 yield payload
                 progress(raw.tell())
     except OSError as error:
+        if "Truncated" in str(error):  # Arrow's word, which has no number
+            raise CutOffError(path, count) from None
         raise InputError(f"{path}: {error.strerror or error}; copy it again") from None
 
 
@@ -47,12 +66,8 @@ def first_message(head: bytes) -> bytes:
     return b""
 
 
-def _cut_off(path: Path) -> InputError:
-    return InputError(f"'{path}' is cut off, or holds no length-delimited messages")
-
-
-def _read_length(file: BinaryIO, path: Path) -> int:
-    """The length before a message; 0 at the end of the file."""
+def _read_length(file: BinaryIO, path: Path, count: int) -> int:
+    """The length before message `count`; 0 at the end of the file."""
     value = shift = 0
     while byte := file.read(1):
         value |= (byte[0] & 0x7F) << shift
@@ -62,5 +77,5 @@ def _read_length(file: BinaryIO, path: Path) -> int:
         if shift > 35:
             break
     if shift:
-        raise _cut_off(path)
+        raise CutOffError(path, count)
     return 0

@@ -6,16 +6,18 @@ Spans keep their ids, traces and weights. What was dropped before goes into the 
 from __future__ import annotations
 
 from collections import Counter
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 from spanlite.codec import Batch, decode_batch, is_batch
+from spanlite.drafts import is_draft
 from spanlite.errors import InputError, WireError
 from spanlite.flags import SpanFlag
 from spanlite.kinds import KIND_WORDS, SpanKind
 
-from spanlite_collectors.importers._delimited import read_messages
+from spanlite_collectors.importers._delimited import CutOffError, read_messages
 from spanlite_collectors.importers._files import Progress, no_progress
 from spanlite_collectors.importers.options import ImportOptions
 from spanlite_collectors.importers.report import ImportReport
@@ -27,28 +29,40 @@ def import_batches(
 ) -> ImportReport:
     """Read one file into the sink. All of it is decoded once before anything is sent.
 
-    Raises InputError.
+    Of a draft, which a killed collector left, all whole messages are taken. Raises InputError.
     """
     report = ImportReport(str(path), "spanbatch")
-    _check(path, report)
+    count = _check(path, report)
     reader = _Reader(sink, report, options)
-    for message in read_messages(path, progress):
+    for message in islice(read_messages(path, progress), count):
         reader.add(_decoded(path, message))
     reader.close()
     return report
 
 
-def _check(path: Path, report: ImportReport) -> None:
+def _check(path: Path, report: ImportReport) -> int:
+    """How many messages there are."""
     probabilities = set()
-    for message in read_messages(path):
-        if not is_batch(message):
-            raise InputError(f"{path}: holds messages that are no SpanBatch")
-        probabilities.add(_decoded(path, message).header.sampling_probability)
+    count = 0
+    try:
+        for message in read_messages(path):
+            if not is_batch(message):
+                raise InputError(f"{path}: holds messages that are no SpanBatch")
+            probabilities.add(_decoded(path, message).header.sampling_probability)
+            count += 1
+    except CutOffError as error:
+        if not (is_draft(path) and error.messages):
+            raise
+        report.notes.append(
+            f"the file's writer was killed: its {error.messages} whole messages are taken; spans "
+            "that were on their way to it are missing and counted nowhere"
+        )
     for share in sorted(probabilities - {0.0, 1.0}):
         report.notes.append(
             f"head sampling kept {share:g} of the traces; import with --head-sample {share:g}, "
             "which keeps the same ones, so that weights are right"
         )
+    return count
 
 
 def _decoded(path: Path, message: bytes) -> Batch:
