@@ -2,6 +2,7 @@
 //
 // CUDA calls `InitializeInjection` (CUDA_INJECTION64_PATH), NVTX calls
 // `InitializeInjectionNvtx2` (NVTX_INJECTION64_PATH); whichever comes first starts the agent.
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <cstdio>
@@ -17,6 +18,7 @@
 
 #include "clock.h"
 #include "config.h"
+#include "cupti_api.h"
 #include "leftovers.h"
 #include "nvtx.h"
 #include "ring.h"
@@ -41,6 +43,9 @@ struct Agent {
 std::mutex g_launch_mutex;
 std::atomic<bool> g_launched{false};
 Agent* g_agent = nullptr;
+// CUDA has been begun here, by this process or the one that it was forked from.
+std::atomic<bool> g_cuda_begun{false};
+const char* g_why_ranges_only = "";
 
 // Field 22 of /proc/self/stat, in clock ticks since boot.
 uint64_t ProcessStartTicks() {
@@ -74,7 +79,7 @@ void Launch() {
   // The time makes it unique: a pid comes again, and survives exec.
   const std::string path =
       folder + "/" + std::to_string(getpid()) + "-" + std::to_string(NowNs()) + ".ring";
-  const uint64_t unread = RemoveOldRings(folder, kKeptRings);
+  const Losses losses = RemoveOldRings(folder, kKeptRings);
   agent->ring = MakeDirectory(folder) ? Ring::Create(path, agent->config.ring_bytes) : nullptr;
   if (agent->ring == nullptr) {
     std::fprintf(stderr, "spanlite agent: off: cannot make %s: %s\n", path.c_str(),
@@ -82,16 +87,22 @@ void Launch() {
     return;
   }
   Describe(agent->ring->header());
-  agent->ring->CountDrop(Drop::kRingDeleted, unread);
+  for (size_t reason = 0; reason < losses.size(); ++reason)
+    agent->ring->CountDrop(static_cast<Drop>(reason), losses[reason]);
   agent->strings = new Strings(agent->ring);
-  agent->session = new Session(agent->config, agent->ring, agent->strings);
+  agent->session = new Session(agent->config, agent->ring, agent->strings, g_why_ranges_only);
   SetNvtxSink({agent->ring, agent->strings, agent->session, &agent->config});
 }
 
 // The child gets a ring of its own, made when it first has something to say: most children
 // only exec. It must not touch the parent's, whose only consumer would count the child's spans
-// to the parent. What the parent's agent owned stays unused, as its locks may be held.
+// to the parent. What the parent's agent owned stays unused, as its locks may be held. CUDA does not
+// work in the child of a process that uses it, and CUPTI waits for threads that no fork copies.
 void InChildAfterFork() {
+  if (g_cuda_begun.load() || CuptiApi::Loaded()) {
+    g_agent->config.level = std::min(g_agent->config.level, Level::kRanges);
+    g_why_ranges_only = "forked from a process that uses CUDA, which does not work here";
+  }
   if (g_agent->ring != nullptr) g_agent->ring->ReleaseLock();
   SetNvtxSink(NvtxSink{});
   ForgetOpenRanges();
@@ -126,6 +137,7 @@ void StartAgent() {
 }  // namespace spanlite
 
 extern "C" __attribute__((visibility("default"))) int InitializeInjection() {
+  spanlite::g_cuda_begun.store(true);
   spanlite::StartAgent();
   if (spanlite::g_agent->session != nullptr) spanlite::g_agent->session->CudaBegins();
   return 1;

@@ -32,12 +32,6 @@ void ReadNumber(const char* name, Number* target, double scale = 1.0) {
   *target = static_cast<Number>(std::min(value * scale + rounding, most));
 }
 
-void ReadFlag(const char* name, bool* target) {
-  const char* text = std::getenv(name);
-  if (text == nullptr || *text == '\0') return;
-  *target = std::strcmp(text, "0") != 0;
-}
-
 template <typename Value, size_t N>
 void ReadChoice(const char* name, const char* const (&words)[N], const Value (&values)[N],
                 const char* expected, Value* target) {
@@ -52,6 +46,12 @@ void ReadChoice(const char* name, const char* const (&words)[N], const Value (&v
   Complain(name, text, expected);
 }
 
+void ReadFlag(const char* name, bool* target) {
+  ReadChoice<bool>(name, {"1", "true", "yes", "on", "0", "false", "no", "off"},
+                   {true, true, true, true, false, false, false, false},
+                   "1 or 0 (true or false, yes or no, on or off)", target);
+}
+
 std::vector<std::string> Words(const char* text) {
   std::vector<std::string> words;
   std::istringstream list(text);
@@ -63,16 +63,20 @@ std::vector<std::string> Words(const char* text) {
 // A list of words, each switching its flag on and all others off.
 void ReadActivities(const char* name, Config* config) {
   const char* text = std::getenv(name);
-  if (text == nullptr) return;
-  config->sync = config->overhead = config->external = config->copies = false;
+  if (text == nullptr || *text == '\0') return;
+  bool sync = false, overhead = false, external = false, copies = false;
   for (const std::string& word : Words(text)) {
-    if (word == "sync") config->sync = true;
-    else if (word == "overhead") config->overhead = true;
-    else if (word == "external") config->external = true;
-    else if (word == "copies") config->copies = true;
+    if (word == "sync") sync = true;
+    else if (word == "overhead") overhead = true;
+    else if (word == "external") external = true;
+    else if (word == "copies") copies = true;
     else if (word != "none")
-      Complain(name, text, "a list of sync, overhead, external, copies, or none");
+      return Complain(name, text, "a list of sync, overhead, external, copies, or none");
   }
+  config->sync = sync;
+  config->overhead = overhead;
+  config->external = external;
+  config->copies = copies;
 }
 
 }  // namespace

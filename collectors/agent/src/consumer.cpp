@@ -233,6 +233,29 @@ int64_t Consumer::SkipTornGuarded() {
   return static_cast<int64_t>(skipped);
 }
 
+bool Consumer::ReadHeader(uint8_t* page) {
+  return Guarded([this, page] {
+           const auto* words = reinterpret_cast<const std::atomic<uint64_t>*>(header_);
+           for (size_t i = 0; i < kHeaderBytes / sizeof(uint64_t); ++i) {
+             const uint64_t word = words[i].load(std::memory_order_acquire);
+             std::memcpy(page + i * sizeof word, &word, sizeof word);
+           }
+           return 0;
+         }) == 0;
+}
+
+bool Consumer::WriteWord(uint32_t offset, uint32_t bytes, uint64_t value) {
+  if ((bytes != 4 && bytes != 8) || offset % bytes != 0 || offset > kHeaderBytes - bytes) return false;
+  uint8_t* place = reinterpret_cast<uint8_t*>(header_) + offset;
+  return Guarded([place, bytes, value] {
+           if (bytes == 4)
+             reinterpret_cast<std::atomic<uint32_t>*>(place)->store(static_cast<uint32_t>(value));
+           else
+             reinterpret_cast<std::atomic<uint64_t>*>(place)->store(value);
+           return 0;
+         }) == 0;
+}
+
 bool Consumer::ProducerAlive() const {
   if (flock(file_, LOCK_EX | LOCK_NB) != 0) return true;
   flock(file_, LOCK_UN);

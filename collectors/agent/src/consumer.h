@@ -43,6 +43,10 @@ class Consumer {
   // Whether the process that made the ring still holds it (in any PID namespace).
   bool ProducerAlive() const;
 
+  // Copies the header's page. False where the file was cut short.
+  bool ReadHeader(uint8_t* page);
+  // Sets a word of 4 or 8 bytes in it. False where it cannot lie there, or the file was cut short.
+  bool WriteWord(uint32_t offset, uint32_t bytes, uint64_t value);
   Header* header() { return header_; }
 
  private:

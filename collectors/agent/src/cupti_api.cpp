@@ -1,10 +1,13 @@
 #include "cupti_api.h"
 
+#include <atomic>
 #include <dlfcn.h>
 #include <fstream>
 
 namespace spanlite {
 namespace {
+
+std::atomic<bool> g_loaded{false};
 
 const char* const kNames[] = {"libcupti.so.13", "libcupti.so.12", "libcupti.so"};
 
@@ -67,8 +70,11 @@ bool CuptiApi::Load(const std::string& preferred_path, std::string* error) {
     *error = "this libcupti lacks activity functions";
     return false;
   }
+  g_loaded.store(true);
   return true;
 }
+
+bool CuptiApi::Loaded() { return g_loaded.load(); }
 
 bool DriverApi::Load() {
   // Only ever the library the process uses: loading the driver anew makes no sense.

@@ -31,6 +31,8 @@ struct CuptiApi {
 
   // Binds once. On failure `error` says why and nothing may be called.
   bool Load(const std::string& preferred_path, std::string* error);
+  // Whether any has been bound in this process, or in the one it was forked from.
+  static bool Loaded();
 };
 
 // The libcupti to bind to: null where there is none.

@@ -21,6 +21,14 @@ void spanlite_ring_close(void* ring) { delete Of(ring); }
 
 void* spanlite_ring_header(void* ring) { return Of(ring)->header(); }
 
+int spanlite_ring_read_header(void* ring, uint8_t* page) {
+  return Of(ring)->ReadHeader(page) ? 0 : -1;
+}
+
+int spanlite_ring_write_word(void* ring, uint32_t offset, uint32_t bytes, uint64_t value) {
+  return Of(ring)->WriteWord(offset, bytes, value) ? 0 : -1;
+}
+
 int64_t spanlite_ring_drain(void* ring, uint8_t** buffers, const uint64_t* capacities,
                             uint64_t* used, uint32_t types) {
   Consumer::Output outputs[kMaxTypes];
@@ -41,6 +49,7 @@ uint32_t spanlite_record_bytes(uint32_t type) { return spanlite::FixedRecordByte
 uint32_t spanlite_ring_offset(uint32_t field) {
   const size_t offsets[] = {offsetof(Header, control), offsetof(Header, state),
                             offsetof(Header, dropped), offsetof(Header, head),
-                            offsetof(Header, tail),    spanlite::kLayoutVersion};
+                            offsetof(Header, tail),    spanlite::kLayoutVersion,
+                            spanlite::kToldOffset};
   return field < std::size(offsets) ? static_cast<uint32_t>(offsets[field]) : 0;
 }

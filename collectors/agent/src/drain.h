@@ -15,11 +15,18 @@
 
 #define SPANLITE_EXPORT extern "C" __attribute__((visibility("default")))
 
-// Opens a ring file. Null, with errno set, where it is none of this layout (EPROTO).
+// Opens a ring file. Null, with errno set, where it is none of this layout (EPROTO) or cannot be
+// opened.
 SPANLITE_EXPORT void* spanlite_ring_open(const char* path);
 SPANLITE_EXPORT void spanlite_ring_close(void* ring);
-// The mapped header (ring_layout.h), for control and state.
+// The mapped header (ring_layout.h). A file that is cut short turns its use into SIGBUS.
 SPANLITE_EXPORT void* spanlite_ring_header(void* ring);
+// Copies the header's whole page. Returns 0, or -1 where the file was cut short.
+SPANLITE_EXPORT int spanlite_ring_read_header(void* ring, uint8_t* page);
+// Sets a word of 4 or 8 bytes in the header's page, at a multiple of its size. Returns 0, or -1 where
+// that is no place for one or the file was cut short.
+SPANLITE_EXPORT int spanlite_ring_write_word(void* ring, uint32_t offset, uint32_t bytes,
+                                             uint64_t value);
 // Copies records until the ring is empty or a buffer is full. `buffers[type]` has room for
 // `capacities[type]` bytes (null: leave that type out); `used[type]` receives what was written.
 // Returns the number of records, or -1 where the ring is damaged (nothing of it can be trusted
@@ -35,6 +42,6 @@ SPANLITE_EXPORT int spanlite_ring_producer_alive(void* ring);
 SPANLITE_EXPORT int64_t spanlite_ring_skip_torn(void* ring);
 // Size of a fixed record, 0 for strings and unknown types.
 SPANLITE_EXPORT uint32_t spanlite_record_bytes(uint32_t type);
-// Where the header's `control`, `state`, `dropped`, `head` and `tail` begin (fields 0 to 4), and
-// the layout's version (5).
+// Where the header's `control`, `state`, `dropped`, `head` and `tail` begin (fields 0 to 4), the
+// layout's version (5), and where the drops lie that a daemon has told (6).
 SPANLITE_EXPORT uint32_t spanlite_ring_offset(uint32_t field);

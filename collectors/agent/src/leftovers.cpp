@@ -36,17 +36,11 @@ bool IsDead(const std::string& path, int64_t* changed_s) {
   return dead;
 }
 
-// Records of a ring that were not read: texts apart, up to what makes no sense. By reads and not by a
-// mapping, which a file that is cut short would turn into a signal.
-uint64_t Unread(const std::string& path) {
-  const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
-  if (file < 0) return 0;
-  Header header;
-  const bool sound = pread(file, static_cast<void*>(&header), sizeof header, 0) == sizeof header &&
-                     SoundHeader(header);
+// Records from `tail` to `head` in the file: texts apart, up to what makes no sense.
+uint64_t UnreadRecords(int file, const Header& header) {
   std::vector<uint8_t> piece(kPieceBytes);
   uint64_t records = 0, begin = 0, end = 0;  // what of the file `piece` holds
-  for (uint64_t at = header.tail; sound && at < header.head;) {
+  for (uint64_t at = header.tail; at < header.head;) {
     const uint64_t place = kHeaderBytes + (at & (header.capacity_bytes - 1));
     if (place < begin || place + sizeof(RecordHead) > end) {
       const ssize_t got = pread(file, piece.data(), piece.size(), static_cast<off_t>(place));
@@ -61,8 +55,26 @@ uint64_t Unread(const std::string& path) {
     records += type != RecordType::kPadding && type != RecordType::kString;
     at += head.size_bytes;
   }
-  close(file);
   return records;
+}
+
+// What is lost with a ring. By reads and not by a mapping, which a file that is cut short would turn
+// into a signal.
+Losses LossesOf(const std::string& path) {
+  Losses losses{}, told{};
+  const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+  if (file < 0) return losses;
+  Header header;
+  if (pread(file, static_cast<void*>(&header), sizeof header, 0) == sizeof header &&
+      SoundHeader(header) && pread(file, told.data(), sizeof told, kToldOffset) == sizeof told) {
+    for (size_t reason = 0; reason < losses.size(); ++reason) {
+      const uint64_t counted = header.dropped[reason];
+      losses[reason] = counted - std::min(told[reason], counted);
+    }
+    losses[static_cast<size_t>(Drop::kRingDeleted)] += UnreadRecords(file, header);
+  }
+  close(file);
+  return losses;
 }
 
 bool EndsWith(const std::string& text, const std::string& end) {
@@ -71,9 +83,10 @@ bool EndsWith(const std::string& text, const std::string& end) {
 
 }  // namespace
 
-uint64_t RemoveOldRings(const std::string& folder, size_t keep) {
+Losses RemoveOldRings(const std::string& folder, size_t keep) {
+  Losses losses{};
   DIR* directory = opendir(folder.c_str());
-  if (directory == nullptr) return 0;
+  if (directory == nullptr) return losses;
   std::vector<std::pair<int64_t, std::string>> dead;
   while (const dirent* entry = readdir(directory)) {
     const std::string path = folder + "/" + entry->d_name;
@@ -81,15 +94,15 @@ uint64_t RemoveOldRings(const std::string& folder, size_t keep) {
     if (EndsWith(path, ".ring") && IsDead(path, &changed_s)) dead.emplace_back(changed_s, path);
   }
   closedir(directory);
-  if (dead.size() <= keep) return 0;
+  if (dead.size() <= keep) return losses;
   std::sort(dead.begin(), dead.end());
   dead.resize(dead.size() - keep);
-  uint64_t unread = 0;
   for (const auto& [changed_s, path] : dead) {
-    const uint64_t records = Unread(path);
-    if (unlink(path.c_str()) == 0) unread += records;  // else another agent has told
+    const Losses lost = LossesOf(path);
+    if (unlink(path.c_str()) != 0) continue;  // another agent was first, and tells
+    for (size_t reason = 0; reason < losses.size(); ++reason) losses[reason] += lost[reason];
   }
-  return unread;
+  return losses;
 }
 
 }  // namespace spanlite

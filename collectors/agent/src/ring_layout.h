@@ -18,6 +18,9 @@ constexpr uint64_t kRingMagic = 0x31474E524C4E5053ull;  // "SPNLRNG1"
 constexpr uint32_t kLayoutVersion = 1;
 constexpr uint32_t kHeaderBytes = 4096;
 constexpr uint32_t kRecordAlign = 8;
+// The end of the header's page is the daemon's, which keeps there, in the order of `Drop`, the drops
+// that it has told: one that starts anew goes on from them.
+constexpr uint32_t kToldOffset = kHeaderBytes - 64;
 
 // How much is recorded. The daemon sets the wish, the agent reports what is so.
 enum class Level : uint32_t { kOff = 0, kRanges = 1, kWindows = 2, kContinuous = 3 };
@@ -95,7 +98,8 @@ struct Header {
   alignas(64) std::atomic<uint64_t> tail;  // bytes consumed by the daemon, ever
 };
 
-static_assert(sizeof(Header) <= kHeaderBytes, "the header must fit its page");
+static_assert(sizeof(Header) <= kToldOffset, "the header must fit its page");
+static_assert(kToldOffset + sizeof(Header::dropped) == kHeaderBytes, "one place for each reason");
 static_assert(std::atomic<uint64_t>::is_always_lock_free, "shared memory needs lock-free atomics");
 
 enum class RecordType : uint16_t {

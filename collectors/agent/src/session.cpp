@@ -25,7 +25,8 @@ constexpr uint64_t kFlushAfterNs = 1'000'000'000;
 
 }  // namespace
 
-Session::Session(const Config& config, Ring* ring, Strings* strings)
+Session::Session(const Config& config, Ring* ring, Strings* strings,
+                 const std::string& why_ranges_only)
     : config_(config),
       ring_(ring),
       attachment_(config, ring, strings, &windows_,
@@ -40,6 +41,7 @@ Session::Session(const Config& config, Ring* ring, Strings* strings)
   control.detach = static_cast<uint32_t>(config.detach);
   control.api_calls = config.api_calls ? 1 : 0;
   ring_->header()->state.level = static_cast<uint32_t>(std::min(config.level, Level::kRanges));
+  if (!why_ranges_only.empty()) NoKernels(why_ranges_only);
   worker_ = std::thread(&Session::Work, this);
 }
 
@@ -336,12 +338,16 @@ void Session::Rotate() {
 }
 
 void Session::SwitchOff(const std::string& reason) {
+  NoKernels(reason);
+  std::fprintf(stderr, "spanlite agent: no kernel activity: %s. Ranges are still recorded.\n",
+               reason.c_str());
+}
+
+void Session::NoKernels(const std::string& reason) {
   off_ = true;
   State& state = ring_->header()->state;
   std::strncpy(state.reason, reason.c_str(), sizeof state.reason - 1);
   state.disabled.store(1, std::memory_order_release);
-  std::fprintf(stderr, "spanlite agent: no kernel activity: %s. Ranges are still recorded.\n",
-               reason.c_str());
 }
 
 void Session::Shutdown() {

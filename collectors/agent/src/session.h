@@ -34,7 +34,8 @@ inline bool ByItself(WindowReason reason) {
 
 class Session : public StepObserver {
  public:
-  Session(const Config& config, Ring* ring, Strings* strings);
+  // `why_ranges_only`: where CUPTI must not be touched, the reason; else empty.
+  Session(const Config& config, Ring* ring, Strings* strings, const std::string& why_ranges_only);
 
   // CUDA initialises, so that no context and no graph exists yet.
   void CudaBegins();
@@ -80,6 +81,7 @@ class Session : public StepObserver {
   bool CountStep(StepRecord* record);
   void End(uint32_t thread_id);
   void SwitchOff(const std::string& reason);
+  void NoKernels(const std::string& reason);
 
   const Config& config_;
   Ring* ring_;

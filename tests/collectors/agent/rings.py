@@ -147,6 +147,10 @@ class RingReader:
         for name, value in values.items():
             self._word(0, places[name], ctypes.c_uint32).value = value
 
+    def keeps_all_calls(self) -> bool:
+        """Whether calls that launch nothing are wanted, too."""
+        return bool(self._word(0, 8, ctypes.c_uint32).value)
+
     def state(self) -> dict[str, int]:
         words = ["level", "attached", "window_open", "disabled"]
         longs = ["steps", "steps_covered", "windows", "cost_ppm", "records", "buffers"]
@@ -160,6 +164,12 @@ class RingReader:
 
     def drops(self) -> dict[str, int]:
         return {n: self._word(2, i, ctypes.c_uint64).value for i, n in enumerate(DROPS)}
+
+    def set_drops(self, reason: str, dropped: int, told: int) -> None:
+        """As the agent counts them and a daemon tells them."""
+        index = DROPS.index(reason)
+        self._word(2, index, ctypes.c_uint64).value = dropped
+        self._word(6, index, ctypes.c_uint64).value = told
 
 
 def kernels_of_steps(records: Records) -> list[int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import platform
+import signal
 import struct
 import subprocess
 import sys
@@ -63,6 +64,20 @@ def test_settings_that_make_no_sense_are_said_and_ignored(plain: Build, hosts: H
     assert len(list(hosts.rings.glob("*.ring"))) == 1
 
 
+def test_flags_and_lists_are_taken_whole_or_not_at_all(plain: Build, hosts: Hosts) -> None:
+    """A word that is none switches nothing on, and nothing off."""
+    words = ["steps=30", "kernels=2", "step_us=100"]
+    wrong = hosts.run(plain, *words, level="continuous", api_calls="maybe", activities="sync,foo")
+    assert wrong.stderr.count("keeping the default") == 2
+    reader = hosts.reader()
+    reader.drain()
+    assert len(reader.records.sync) > 0 and not reader.keeps_all_calls()
+    for word, on in {"false": False, "no": False, "0": False, "yes": True, "1": True}.items():
+        process = hosts.start(plain, *words, level="ranges", api_calls=word, activities="")
+        assert hosts.end(process).stderr == ""
+        assert hosts.reader(process.pid).keeps_all_calls() == on
+
+
 def test_ranges_make_no_cupti_call(build: Build, hosts: Hosts) -> None:
     ended = hosts.run(build, "steps=100", level="ranges")
     assert ended.reports["host"]["register"] == ended.reports["host"]["flush"] == 0
@@ -103,10 +118,12 @@ def test_names_and_their_numbers(build: Build, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_a_forked_child_has_its_own_ring(build: Build, hosts: Hosts) -> None:
+@pytest.mark.parametrize("level", ["ranges", "windows", "continuous"])
+def test_a_forked_child_has_its_own_ring(build: Build, hosts: Hosts, level: str) -> None:
+    """Of ranges alone: CUDA does not work in it, and CUPTI would wait for threads it has not."""
     if build.name == "tsan":
         pytest.skip("the thread sanitizer follows no threads of a forked child")
-    process = hosts.start(build, "steps=60", "fork_at=20", level="ranges")
+    process = hosts.start(build, "steps=60", "fork_at=20", level=level)
     reports = hosts.end(process).reports
     assert len(list(hosts.rings.glob("*.ring"))) == 2
     for who, steps in {"parent": 60, "child": 40}.items():
@@ -115,6 +132,24 @@ def test_a_forked_child_has_its_own_ring(build: Build, hosts: Hosts) -> None:
         reader.drain()
         assert len(reader.records.step) == steps
         assert set(reader.records.names(reader.records.step)) == {"step:decode"}
+    assert len(reader.records.kernel) == 0 and reader.state()["disabled"] == 1  # the child's
+
+
+def test_a_child_takes_no_wish_for_kernels(plain: Build, hosts: Hosts, until: Until) -> None:
+    """The daemon sets the level of each process it finds."""
+    words = ["steps=100000000", "fork_at=20", "step_us=100"]
+    hosts.start(plain, *words, level="windows")
+    until(lambda: len(list(hosts.rings.glob("*.ring"))) == 2)
+    newest = max(hosts.rings.glob("*.ring"), key=lambda path: int(path.stem.split("-")[1]))
+    pid = int(newest.stem.split("-")[0])
+    child = hosts.reader(pid)
+    try:
+        child.control(level=3)
+        steps = child.state()["steps"]
+        until(lambda: child.state()["steps"] > steps + 1000)
+        assert child.state()["windows"] == child.state()["steps_covered"] == 0
+    finally:
+        os.kill(pid, signal.SIGKILL)
 
 
 def test_children_that_only_exec_make_no_ring(plain: Build, hosts: Hosts) -> None:
@@ -325,6 +360,9 @@ def test_what_was_in_rings_that_are_deleted_is_counted(plain: Build, hosts: Host
 
     readers = [next_one() for _ in range(17)]
     readers[0].drain()
+    # What their own agents dropped is counted too, as far as no daemon has told it.
+    readers[0].set_drops("torn", dropped=3, told=3)
+    readers[1].set_drops("ring_full", dropped=9, told=4)
     with readers[2].path.open("r+b") as file:
         lock = struct.pack("hhqqi", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
         fcntl.fcntl(file, fcntl.F_OFD_SETLK, lock)
@@ -335,6 +373,8 @@ def test_what_was_in_rings_that_are_deleted_is_counted(plain: Build, hosts: Host
     unread = sum(map(len, readers[1].records.arrays.values()))
     assert unread > 14
     assert [reader.drops()["deleted"] for reader in after] == [0, 0, unread]
+    assert [reader.drops()["ring_full"] for reader in after] == [0, 0, 5]
+    assert [reader.drops()["torn"] for reader in after] == [0, 0, 0]
 
 
 def test_budget_and_window_times(build: Build) -> None:
