@@ -341,7 +341,7 @@ def _read(tally: Tally, process: subprocess.Popen[str], drain: RingDrain, watch:
                 tally.rounds += said["rounds"]
         ring = drain.ring_of(process.pid) if level is not None else None
         if ring is not None and int(ring.state["windows"][0]) > 0:
-            ring.control["level"][0] = level
+            ring.set_control("level", level)
     process.wait()
 
 

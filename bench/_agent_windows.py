@@ -67,7 +67,7 @@ class Windows:
 
     def level(self, level: Level) -> None:
         """Change what is recorded."""
-        self.ring.control["level"][0] = level
+        self.ring.set_control("level", level)
 
     def run(self, load: str, steps: int, windows: int, window_steps: int) -> tuple[I64, Told]:
         """Run steps and open windows among them; the steps' edges (host time, ns), and what was

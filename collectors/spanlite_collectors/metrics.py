@@ -86,7 +86,7 @@ class OtlpMetrics:
 
 
 class MetricsServer(HttpServer):
-    """GET /metrics, /healthz (is delivery alive) and /readyz (does it take spans).
+    """GET /metrics, /healthz (do delivery and the reading of rings go on), /readyz (for spans).
 
     Raises ServiceError where the port is taken.
     """

@@ -7,9 +7,11 @@ process's life. Any user may write into the folder, so only files of our own are
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import stat
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -19,13 +21,16 @@ from typing import Any, BinaryIO
 _MAX_BYTES = 64 << 20
 TEXTS, STAGES = ".texts", ".stages"
 _DRAFT = ".draft"
+#: An agent's own draft is a ring a moment later.
+_DRAFT_S = 60
 
 
 class Known:
-    """The files of one ring. What cannot be written is said once and then left."""
+    """The files of one ring. `is_behind`: something could not be written; put all of it again."""
 
     def __init__(self, ring: Path, say: Callable[[str], None] = lambda text: None) -> None:
-        self._ring, self._say, self._failed = ring, say, False
+        self._ring, self._say, self._said = ring, say, False
+        self.is_behind = False
         self._paths = {suffix: ring.with_name(ring.name + suffix) for suffix in (TEXTS, STAGES)}
 
     def texts(self) -> bytes:
@@ -34,7 +39,7 @@ class Known:
 
     def add_texts(self, records: bytes) -> None:
         """Texts that have come."""
-        if records:
+        if records and not self.is_behind:
             self._try(lambda: _append(self._paths[TEXTS], records))
 
     def put_texts(self, records: bytes) -> None:
@@ -52,6 +57,13 @@ class Known:
         """What was learned of the process's graphs, in place of what is there."""
         self._try(lambda: _replace(self._paths[STAGES], json.dumps(state).encode()))
 
+    def put_all(self, texts: bytes, stages: Any) -> None:
+        """Both, where something could not be written before."""
+        self.is_behind = False
+        self.put_texts(texts)
+        self.put_stages(stages)
+        self._said = self.is_behind
+
     def remove(self) -> None:
         """The ring is gone or nobody's: so is what was known."""
         for path in self._paths.values():
@@ -65,16 +77,17 @@ class Known:
             return b""
 
     def _try(self, write: Callable[[], None]) -> None:
-        if self._failed:
-            return
         try:
             write()
         except OSError as error:
-            self._failed = True
-            self._say(
-                f"{self._ring.name}: {error}; a daemon after this one will lack names that it has "
-                "not seen itself"
+            self.is_behind = True
+            text = (
+                f"what is known of {self._ring.name} cannot be kept for the daemon after this one, "
+                f"which would lack names: {error}; trying again"
             )
+            if not self._said:
+                self._say(text)
+            self._said = True
 
 
 def remove_strays(folder: Path) -> None:
@@ -83,6 +96,22 @@ def remove_strays(folder: Path) -> None:
         for path in folder.glob(f"*.ring{suffix}"):
             if not path.with_name(path.name.removesuffix(suffix)).exists():
                 _remove(path)
+    for path in folder.glob("*.ring.new"):
+        with suppress(OSError):
+            if time.time() - path.stat().st_mtime > _DRAFT_S and _is_nobodys(path):
+                path.unlink()
+
+
+def _is_nobodys(path: Path) -> bool:
+    """Whether no process holds a ring that it began to make."""
+    number = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    finally:
+        os.close(number)  # and with it the lock
+    return True
 
 
 def _open(path: Path, flags: int) -> BinaryIO:

@@ -83,6 +83,11 @@ class AgentMetrics(Collector):
         yield GaugeMetricFamily(
             "spanlite_agent_damaged_rings", "Rings set aside", float(self._source.damaged_rings)
         )
+        yield GaugeMetricFamily(
+            "spanlite_agent_reading_troubles",
+            "Reasons why rings are not read now, a folder that cannot be searched among them",
+            float(len(self._source.troubles)),
+        )
 
 
 class CustomMetrics(Collector):

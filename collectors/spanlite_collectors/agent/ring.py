@@ -37,7 +37,10 @@ _LARGE_BYTES = 4 << 20
 _SMALL_BYTES = 1 << 20
 _LARGE = (RecordType.KERNEL, RecordType.API, RecordType.RANGE)
 
+#: Places in the header's page, as the library numbers them.
+_PLACES = ("control", "state", "dropped", "head", "tail", "version", "told")
 _EIGHT = np.dtype([("n", "u8", (8,))])
+_WORD = np.dtype("u8")
 
 Records: TypeAlias = npt.NDArray[Any]
 
@@ -53,8 +56,9 @@ def library() -> ctypes.CDLL:
     """The C library. Raises ServiceError where it is not there or is of another layout."""
     path = library_path()
     try:
-        found = ctypes.CDLL(str(path))
+        found = ctypes.CDLL(str(path), use_errno=True)
         version = int(found.spanlite_ring_offset(5))
+        _declare(found)
     except (OSError, AttributeError) as error:
         raise ServiceError(
             f"{path} cannot be loaded ({error}); build it with `make agent` or set "
@@ -65,7 +69,6 @@ def library() -> ctypes.CDLL:
             f"{path} reads layout {version}, this daemon {LAYOUT_VERSION}; install both from one "
             "version"
         )
-    _declare(found)
     return found
 
 
@@ -73,11 +76,17 @@ def _declare(found: ctypes.CDLL) -> None:
     handle = ctypes.c_void_p
     found.spanlite_ring_open.restype = handle
     found.spanlite_ring_open.argtypes = [ctypes.c_char_p]
-    found.spanlite_ring_header.restype = handle
     found.spanlite_ring_drain.restype = ctypes.c_int64
     found.spanlite_ring_drain.argtypes = [handle, handle, handle, handle, ctypes.c_uint32]
+    found.spanlite_ring_read_header.argtypes = [handle, handle]
+    found.spanlite_ring_write_word.argtypes = [
+        handle,
+        ctypes.c_uint32,
+        ctypes.c_uint32,
+        ctypes.c_uint64,
+    ]
     found.spanlite_ring_skip_torn.restype = ctypes.c_int64
-    for name in ("close", "header", "producer_alive", "skip_torn"):
+    for name in ("close", "producer_alive", "skip_torn"):
         getattr(found, f"spanlite_ring_{name}").argtypes = [handle]
 
 
@@ -95,8 +104,15 @@ class _Buffers(threading.local):
         self.used = (ctypes.c_uint64 * TYPES)()
 
 
+class RingAccessError(InputError):
+    """A ring that this user, or this process just now, cannot open."""
+
+
 class Ring:
-    """A mapped ring. Raises InputError where the file is none. Not thread-safe."""
+    """A mapped ring. Raises InputError where the file is none. Not thread-safe.
+
+    `header` is what the agent said of itself at its begin.
+    """
 
     _buffers: _Buffers | None = None  # made by the first drain
 
@@ -106,33 +122,59 @@ class Ring:
         self._library = library()
         self._handle = self._library.spanlite_ring_open(os.fsencode(path))
         if not self._handle:
-            if path.exists() and not os.access(path, os.R_OK | os.W_OK):
-                raise InputError(
-                    f"{path} cannot be opened: it is of the user with id {path.stat().st_uid}; run "
-                    "this as that user or as root"
-                )
-            raise InputError(
-                f"{path} is not a ring of layout {LAYOUT_VERSION}; if no agent of another "
-                "version made it, delete it"
-            )
-        address = self._library.spanlite_ring_header(self._handle)
-        self.header = _view(address, HEADER)
-        self.control = _view(address + self._offset(0), CONTROL)
-        self.state = _view(address + self._offset(1), STATE)
-        self._dropped = _view(address + self._offset(2), _EIGHT)
-        self._tail = _view(address + self._offset(4), np.dtype("u8"))
-        # The end of the header's page is ours: a daemon that starts anew goes on from there.
-        self._told = _view(address + HEADER_BYTES - 64, _EIGHT)
+            raise _why_not(path, ctypes.get_errno())
+        offset = self._library.spanlite_ring_offset
+        self._places = {place: int(offset(i)) for i, place in enumerate(_PLACES)} | {"header": 0}
+        self._page = np.zeros(HEADER_BYTES, np.uint8)
+        self.header = self._read(HEADER, "header")
+
+    def _read(self, dtype: np.dtype[Any], place: str) -> Records:
+        """What the page holds now; what it held before where the file has been cut short.
+
+        Such a file is damaged, as the next drain says.
+        """
+        page = np.empty_like(self._page)
+        if self._library.spanlite_ring_read_header(self._handle, page.ctypes.data) == 0:
+            self._page = page
+        at = self._places[place]
+        found: Records = self._page[at : at + dtype.itemsize].view(dtype).copy()
+        found.flags.writeable = False  # `set_control` writes
+        return found
+
+    @property
+    def control(self) -> Records:
+        """What the agent is asked for, as it is now."""
+        return self._read(CONTROL, "control")
+
+    @property
+    def state(self) -> Records:
+        """What the agent says, as it is now."""
+        return self._read(STATE, "state")
+
+    def set_control(self, field: str, value: int) -> None:
+        """Ask the agent for something. Raises ValueError where the value has no room."""
+        fields = CONTROL.fields
+        assert fields is not None
+        dtype, offset = fields[field][:2]
+        if not 0 <= value < 1 << 8 * dtype.itemsize:
+            raise ValueError(f"{field}: {value} has no room in {dtype.itemsize} bytes")
+        self._write(self._places["control"] + offset, dtype.itemsize, value)
+
+    def _write(self, offset: int, size_bytes: int, value: int) -> None:
+        self._library.spanlite_ring_write_word(self._handle, offset, size_bytes, value)
 
     def claim(self) -> bool:
         """Become the one daemon that reads this ring, until it is closed or the process ends.
 
         False where another one is. Where the file system knows no such locks nobody is kept out.
+        Raises RingAccessError.
         """
         try:
             file = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
-        except OSError:  # deleted meanwhile: it is mapped, and what it holds is ours
+        except FileNotFoundError:  # meanwhile: it is mapped, and what it holds is ours
             return True
+        except OSError as error:
+            raise _why_not(self.path, error.errno or 0) from None
         # Not flock: the process itself holds one, which says that it lives.
         lock = struct.pack("hhqqi", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
         try:
@@ -143,9 +185,6 @@ class Ring:
                 return False
         self._claim = file
         return True
-
-    def _offset(self, field: int) -> int:
-        return int(self._library.spanlite_ring_offset(field))
 
     @property
     def process_id(self) -> int:
@@ -171,17 +210,20 @@ class Ring:
     @property
     def was_read_before(self) -> bool:
         """Whether a daemon has already taken something out of it."""
-        return int(self._tail[0]) > 0
+        return int(self._read(_WORD, "tail")[0]) > 0
 
     def ask_strings_anew(self) -> None:
         """Make the agent send all texts again: this daemon has seen none of them."""
-        self.control["strings_epoch"][0] += 1
+        self._count_up("strings_epoch")
+
+    def _count_up(self, field: str) -> None:
+        self.set_control(field, (int(self.control[field][0]) + 1) % 2**32)
 
     def capture(self, steps: int, reason: WindowReason = WindowReason.DEMAND) -> None:
         """Ask for a window of so many whole steps, now. An agent of before `reason` says demand."""
-        self.control["capture_steps"][0] = steps
-        self.control["capture_reason"][0] = reason
-        self.control["capture_request"][0] += 1
+        self.set_control("capture_steps", steps)
+        self.set_control("capture_reason", reason)
+        self._count_up("capture_request")
 
     def drain(self) -> tuple[int, dict[RecordType, Records], bytes]:
         """(records or -1 where the file is damaged, arrays by type, raw strings).
@@ -210,19 +252,18 @@ class Ring:
 
     def new_drops(self) -> dict[str, int]:
         """Records lost since the last call, by reason."""
-        now = self._dropped["n"][0].copy()
-        fresh = now - np.minimum(self._told["n"][0], now)
-        self._told["n"][0] = now
-        return _by_reason(fresh)
+        now, told = (self._read(_EIGHT, place)["n"][0] for place in ("dropped", "told"))
+        for reason in np.flatnonzero(now != told).tolist():
+            self._write(self._places["told"] + 8 * reason, 8, int(now[reason]))
+        return _by_reason(now - np.minimum(told, now))
 
     def all_drops(self) -> dict[str, int]:
         """Records lost since the process started, by reason."""
-        return _by_reason(self._dropped["n"][0])
+        return _by_reason(self._read(_EIGHT, "dropped")["n"][0])
 
     def close(self) -> None:
         """Unmap. Nothing of this object may be used after it."""
         if self._handle:
-            del self.header, self.control, self.state, self._dropped, self._tail, self._told
             self._library.spanlite_ring_close(self._handle)
             self._handle = None
         if self._claim is not None:
@@ -234,7 +275,33 @@ def _by_reason(counts: Records) -> dict[str, int]:
     return {word: int(n) for word, n in zip(DROP_REASONS, counts, strict=False) if n}
 
 
-def _view(address: int, dtype: np.dtype[Any]) -> Records:
-    raw = (ctypes.c_uint8 * dtype.itemsize).from_address(address)
-    found: Records = np.ctypeslib.as_array(raw).view(dtype)
-    return found
+def _why_not(path: Path, number: int) -> InputError:
+    """What to say where the library has not opened a ring."""
+    if number in (errno.EACCES, errno.EPERM):
+        return RingAccessError(f"{path} cannot be opened: it is {_owner(path)}")
+    if number == errno.EROFS:
+        return RingAccessError(
+            f"{path} cannot be opened: its file system is read-only here; mount it writable"
+        )
+    if number in (0, errno.EPROTO, errno.ELOOP, errno.EISDIR):
+        return InputError(
+            f"{path} is not a ring of layout {LAYOUT_VERSION}; if no agent of another version "
+            "made it, delete it"
+        )
+    return RingAccessError(f"{path} cannot be opened: {os.strerror(number)}")
+
+
+def _owner(path: Path) -> str:
+    try:
+        user = str(path.stat().st_uid)
+    except OSError:
+        user = "?"
+    return f"of the user with id {user}; run this as that user or as root"
+
+
+def rings_in(folder: Path) -> list[Path]:
+    """The ring files of a folder, which need not exist. Raises OSError where it cannot be read."""
+    try:
+        return sorted(path for path in folder.iterdir() if path.suffix == ".ring")
+    except FileNotFoundError:
+        return []

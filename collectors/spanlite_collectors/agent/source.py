@@ -10,8 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from spanlite.errors import InputError, SpanLiteError
+from spanlite.errors import InputError, SpanLiteError, UsageError
 
 from spanlite_collectors.agent.clocks import ClockHistory
 from spanlite_collectors.agent.convert import Converter, Sample
@@ -21,8 +20,9 @@ from spanlite_collectors.agent.measure import Measure
 from spanlite_collectors.agent.pm import PmHistory
 from spanlite_collectors.agent.process import Patience, ProcessSpans
 from spanlite_collectors.agent.resource import describe, host_pid
-from spanlite_collectors.agent.ring import Ring
+from spanlite_collectors.agent.ring import Ring, RingAccessError, rings_in
 from spanlite_collectors.agent.status import Account, ProcessStatus, status_of
+from spanlite_collectors.agent.troubles import Refusals, Troubles
 from spanlite_collectors.sinks import SpanSink
 
 DEFAULT_FOLDER = "/dev/shm/spanlite"
@@ -30,8 +30,6 @@ DEFAULT_FOLDER = "/dev/shm/spanlite"
 DRAIN_EVERY_S = 0.2
 #: Spans are made and folders searched this often.
 FLUSH_EVERY_S = 1.0
-#: An agent makes the file first and its header a moment later.
-_UNREADY_S = 5.0
 _DRAINS_AT_ONCE = 16
 
 
@@ -79,10 +77,11 @@ class _Process:
         self._converter = Converter(self.spans.texts, lambda sample: sampled(self.resource, sample))
         self.dropped: dict[str, int] = {}
         self._records = 0
+        self._emptied = False  # by the last drain
         #: Records out of the ring that are no rows yet.
         self.in_hand = 0
         if options.level is not None:
-            ring.control["level"][0] = options.level
+            ring.set_control("level", options.level)
         self._renewals = self._learned = 0
         if ring.was_read_before:
             self._recall()
@@ -107,9 +106,11 @@ class _Process:
     def flush(self, now_ns: int, final: bool = False) -> None:
         """Write spans, and what there is to be known."""
         self.spans.flush(now_ns, final)
+        graphs = self.spans.graphs
+        if self.known.is_behind:
+            self.known.put_all(self._converter.strings.records(), graphs.state())
         if self._converter.strings.renewals != self._renewals:
             self._put_texts()
-        graphs = self.spans.graphs
         if graphs.learned != self._learned:
             self._learned = graphs.learned
             self.known.put_stages(graphs.state())
@@ -118,6 +119,7 @@ class _Process:
         """Take in what is there. False: the ring is damaged."""
         # Read before the records: what closed before it was set lies in the ring already.
         state = self.ring.state[0]
+        self._emptied = False
         self.spans.windows.continuous = bool(
             state["window_open"] and int(state["level"]) == Level.CONTINUOUS
         )
@@ -126,6 +128,7 @@ class _Process:
             if count < 0:
                 return False
             if count == 0:
+                self._emptied = True
                 break
             self._records += count
             self.in_hand = sum(map(len, records.values()))
@@ -140,8 +143,8 @@ class _Process:
     def drain_dead(self) -> bool:
         """Everything that a dead process left. False: the ring is damaged."""
         while self.drain():
-            if not self.ring.skip_torn():
-                return self.drain()
+            if self._emptied and not self.ring.skip_torn():
+                return True
         return False
 
     def account(self) -> Account:
@@ -167,9 +170,8 @@ class RingSource:
     ) -> None:
         self._sink, self._options, self._say, self._sampled = sink, options, say, sampled
         self._processes: dict[Path, _Process] = {}
-        self._refused: dict[Path, float] = {}
-        #: Those that another daemon reads.
-        self._taken: set[Path] = set()
+        self._refusals = Refusals(say)
+        self.troubles = Troubles(say)
         self._stop = threading.Event()
         # A value that a drain brings may ask for a capture.
         self._lock = threading.RLock()
@@ -186,16 +188,18 @@ class RingSource:
         """Drain from now on."""
         self._thread.start()
 
+    @property
+    def healthy(self) -> bool:
+        """Whether rings are read, as far as this process can do something about it."""
+        return not self.troubles.curable and (self._thread.is_alive() or self._stop.is_set())
+
     def stop(self) -> None:
         """Drain once more, write everything, and let the rings be: processes go on."""
         self._stop.set()
         if self._thread.is_alive():
             self._thread.join()
         with self._lock:
-            for path, process in list(self._processes.items()):
-                process.drain()
-                process.flush(time.time_ns(), final=True)
-                self._close(path, process)
+            self._each(self._end)
         told = self._ended
         if told.records:
             self._say(
@@ -229,23 +233,35 @@ class RingSource:
             try:
                 self.step(flush)
             except SpanLiteError as error:  # delivery is over; the daemon sees that itself
-                self._say(str(error))
+                self.troubles.tell("delivery", str(error))
+            except Exception as error:  # whatever it is, it may pass, and rings fill up meanwhile
+                self.troubles.tell("rings", f"rings are not read: {type(error).__name__}: {error}")
+            else:
+                if flush:  # which does more, and so has more to fail at
+                    self.troubles.over("rings")
             self._stop.wait(DRAIN_EVERY_S)
 
     def step(self, flush: bool = True) -> None:
         """Look for new rings and drain all once; if `flush`, also write spans."""
         with self._lock:
-            self._discover(flush)
-            if flush:
-                for folder in self._options.folders:
+            for folder in self._discover(flush):
+                if flush:
                     remove_strays(folder)
-            for path, process in list(self._processes.items()):
-                try:
-                    self._serve(path, process, flush)
-                except SpanLiteError:
-                    raise
-                except Exception as error:
-                    self._start_over(path, process, error)
+            self._each(lambda path, process: self._serve(path, process, flush))
+
+    def _each(self, work: Callable[[Path, _Process], None]) -> None:
+        for path, process in list(self._processes.items()):
+            try:
+                work(path, process)
+            except SpanLiteError:
+                raise
+            except Exception as error:
+                self._start_over(path, process, error)
+
+    def _end(self, path: Path, process: _Process) -> None:
+        process.drain()
+        process.flush(time.time_ns(), final=True)
+        self._close(path, process)
 
     def _start_over(self, path: Path, process: _Process, error: Exception) -> None:
         """Records that no one foresaw must not end the reading of all other processes."""
@@ -278,56 +294,72 @@ class RingSource:
         process.ring.close()
         del self._processes[path]
 
-    def _discover(self, flush: bool) -> None:
+    def _discover(self, flush: bool) -> list[Path]:
+        """Open what is new. The folders that could be searched."""
+        there: set[Path] = set()
+        searched = []
         for folder in self._options.folders:
-            for path in sorted(folder.glob("*.ring")):
-                if path in self._taken and not flush:  # once a second is enough
-                    continue
-                if path not in self._processes and self._worth_a_try(path):
+            try:
+                paths = rings_in(folder)
+            except OSError as error:
+                self.troubles.tell(
+                    str(folder),
+                    f"{folder} cannot be searched for rings: {error}",
+                    curable=not isinstance(error, PermissionError | NotADirectoryError),
+                )
+                there.update(self._refusals.paths_in(folder))
+                continue
+            self.troubles.over(str(folder))
+            searched.append(folder)
+            there.update(paths)
+            for path in paths:
+                if path not in self._processes and self._refusals.worth_a_try(path, flush):
                     self._try_to_open(path)
-        self._taken = {path for path in self._taken if path.exists()}
-        self._refused = {path: at for path, at in self._refused.items() if path.exists()}
-
-    def _worth_a_try(self, path: Path) -> bool:
-        last = self._refused.get(path)
-        return last is None or time.monotonic() - last < _UNREADY_S
+        self._refusals.keep(there)
+        return searched
 
     def _try_to_open(self, path: Path) -> None:
         """One ring that cannot be read must not keep the others from it."""
         try:
             self._open(path)
+        except (RingAccessError, OSError) as error:
+            self._refusals.for_now(path, f"{error}; trying again")
+        except InputError as error:
+            self._refusals.unless_ready_soon(path, str(error))
         except Exception as error:
-            self._refused[path] = -np.inf
-            self._say(f"{path}: {type(error).__name__}: {error}; leaving it alone")
+            self._refusals.for_good(
+                path, f"{path}: {type(error).__name__}: {error}; leaving it alone"
+            )
 
     def _open(self, path: Path) -> None:
-        first = path not in self._refused
+        ring = Ring(path)
         try:
-            ring = Ring(path)
-        except InputError as error:
-            since = self._refused.setdefault(path, time.monotonic())
-            if time.monotonic() - since > _UNREADY_S - FLUSH_EVERY_S and not first:
-                self._refused[path] = -np.inf
-                self._say(f"{error}; leaving it alone")
-            return
-        self._refused.pop(path, None)
-        if not ring.claim():
+            mine = ring.claim()
+            if mine:
+                known = Known(path, self._say)
+                process = _Process(ring, self._sink, self._options, self._sampled, known)
+        except BaseException:
+            ring.close()  # its claim would keep us from it, too
+            raise
+        if not mine:
             ring.close()
-            if path not in self._taken:
-                self._taken.add(path)
-                self._say(f"{path} is read by another daemon; it is taken over when that ends")
+            self._refusals.for_now(
+                path,
+                f"{path} is read by another daemon; it is taken over when that ends",
+                at_once=True,
+            )
             return
-        self._taken.discard(path)
-        known = Known(path, self._say)
-        self._processes[path] = _Process(ring, self._sink, self._options, self._sampled, known)
+        self._refusals.forget(path)
+        self._processes[path] = process
         self._say(f"process {ring.process_id} ({ring.executable}): {path}")
 
     def _remove(self, path: Path) -> None:
         try:
-            path.unlink()
+            path.unlink(missing_ok=True)
         except OSError as error:
-            self._refused[path] = -np.inf
-            self._say(f"{path} has been read but cannot be deleted ({error}); delete it")
+            self._refusals.for_good(
+                path, f"{path} has been read but cannot be deleted ({error}); delete it"
+            )
 
     def _set_aside(self, path: Path) -> None:
         self.damaged_rings += 1
@@ -335,14 +367,22 @@ class RingSource:
         try:
             path.rename(aside)
         except OSError:
-            self._refused[path] = -np.inf
             aside = path
-        self._say(
+        self._refusals.for_good(
+            path,
             f"{path} is damaged; what came before has been read, the rest is lost. "
-            f"It is now {aside}, delete it. The process goes on without an agent: restart it"
+            f"It is now {aside}, delete it. The process goes on without an agent: restart it",
         )
 
 
 def folders_of(given: Sequence[str] | None) -> list[Path]:
-    """The folders to read: those given, else the default one, which need not exist yet."""
-    return [Path(text).expanduser() for text in given] if given else [Path(DEFAULT_FOLDER)]
+    """The folders to read: those given, else the default one, which need not exist yet.
+
+    Raises UsageError where one is something else.
+    """
+    folders = [Path(text).expanduser() for text in given or (DEFAULT_FOLDER,)]
+    for folder in folders:
+        with suppress(OSError):  # one that cannot be looked at is told where it is searched
+            if folder.exists() and not folder.is_dir():
+                raise UsageError(f"--agent-dir {folder}: not a folder; name one that holds *.ring")
+    return folders

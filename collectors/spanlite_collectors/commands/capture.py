@@ -14,10 +14,13 @@ from pathlib import Path
 from spanlite.errors import InputError, UsageError
 
 from spanlite_collectors.agent.layout import Detach, Level
-from spanlite_collectors.agent.ring import Ring
+from spanlite_collectors.agent.ring import Ring, rings_in
 from spanlite_collectors.agent.source import DEFAULT_FOLDER, folders_of
 from spanlite_collectors.agent.status import status_of
 
+#: What the agent's words have room for, and a day in ms.
+_MOST_STEPS = 2**32 - 1
+_MOST_MS = 86_400_000
 LEVELS = tuple(level.name.lower() for level in Level)
 _EPILOG = """\
 The spans of a capture arrive like all others; `spanlite collect` must run. A capture opens at
@@ -93,11 +96,15 @@ def _check(args: argparse.Namespace) -> None:
         raise UsageError(
             "say what to do: --steps N, --level, --step-slo-ms, --budget-pct or --list"
         )
-    for flag, value in (("--step-slo-ms", args.step_slo_ms), ("--budget-pct", args.budget_pct)):
-        if value is not None and not 0 <= value < 1e6:
-            raise UsageError(f"{flag} {value:g}: give a number of 0 or more")
-    if args.steps is not None and args.steps < 1:
-        raise UsageError(f"--steps {args.steps}: give 1 or more")
+    for flag, value, most in (
+        ("--step-slo-ms", args.step_slo_ms, _MOST_MS),
+        ("--budget-pct", args.budget_pct, 100),
+        ("--wait", args.wait, _MOST_MS),
+    ):
+        if value is not None and not 0 <= value <= most:
+            raise UsageError(f"{flag} {value:g}: give a number from 0 to {most:g}")
+    if args.steps is not None and not 1 <= args.steps <= _MOST_STEPS:
+        raise UsageError(f"--steps {args.steps}: give 1 to {_MOST_STEPS}")
     if args.steps is not None and args.level in ("off", "ranges"):
         raise UsageError(f"--level {args.level} records no kernels, so --steps cannot be captured")
     if args.wait is not None and args.steps is None:
@@ -108,11 +115,13 @@ def _check(args: argparse.Namespace) -> None:
 def _rings(folders: list[Path]) -> Iterator[list[Ring]]:
     found: list[Ring] = []
     try:
-        for path in sorted(path for folder in folders for path in folder.glob("*.ring")):
+        for path in _paths(folders):
             try:
                 ring = Ring(path)
-            except InputError:
-                continue  # another version's, or not ready yet
+            except InputError as error:
+                if path.exists():
+                    print(f"warning: {error}", file=sys.stderr)
+                continue
             if ring.alive:
                 found.append(ring)
             else:
@@ -121,6 +130,14 @@ def _rings(folders: list[Path]) -> Iterator[list[Ring]]:
     finally:
         for ring in found:
             ring.close()
+
+
+def _paths(folders: list[Path]) -> Iterator[Path]:
+    for folder in folders:
+        try:
+            yield from rings_in(folder)
+        except OSError as error:
+            raise UsageError(f"{folder} cannot be searched for rings: {error.strerror}") from None
 
 
 def _refuse_missing(args: argparse.Namespace, chosen: list[Ring]) -> None:
@@ -141,13 +158,13 @@ def _refuse_missing(args: argparse.Namespace, chosen: list[Ring]) -> None:
 
 def _ask(ring: Ring, args: argparse.Namespace) -> None:
     if args.level is not None:
-        ring.control["level"][0] = Level[args.level.upper()]
+        ring.set_control("level", Level[args.level.upper()])
     if args.steps is not None:
         ring.capture(args.steps)
     if args.step_slo_ms is not None:
-        ring.control["step_slo_ns"][0] = round(args.step_slo_ms * 1e6)
+        ring.set_control("step_slo_ns", round(args.step_slo_ms * 1e6))
     if args.budget_pct is not None:
-        ring.control["budget_ppm"][0] = round(args.budget_pct * 1e4)
+        ring.set_control("budget_ppm", round(args.budget_pct * 1e4))
     wishes = (
         ("level", args.level),
         ("steps", args.steps),

@@ -103,13 +103,13 @@ class CollectCommand:
         registry.register(metrics.DeliveryMetrics(sink.stats))
         ProcessCollector(registry=registry)
         PlatformCollector(registry=registry)
+        gpu = GpuHost(args, sink, registry, _say)
         pages = metrics.MetricsServer(
             registry,
             (args.listen, args.metrics_port),
-            healthy=lambda: sink.alive,
+            healthy=lambda: sink.alive and gpu.healthy,
             ready=lambda: sink.alive and not sink.overloaded,
         )
-        gpu = GpuHost(args, sink, registry, _say)
         receiver = OtlpHttpServer(
             gpu.sink,
             (args.listen, args.otlp_port),

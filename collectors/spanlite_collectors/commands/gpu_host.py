@@ -103,6 +103,7 @@ class GpuHost:
     ) -> None:
         self.sink: SpanSink = RedactingSink(sink, redaction_of(args))
         self.sources: list[Source] = []
+        self._rings: RingSource | None = None
         sampler = None if args.no_nvml else open_nvml(say)
         if sampler is not None:
             registry.register(sampler)
@@ -129,7 +130,7 @@ class GpuHost:
             custom.take(resource, sample)
             queues.take(resource, sample)
 
-        rings = RingSource(self.sink, options, say=say, sampled=sampled)
+        self._rings = rings = RingSource(self.sink, options, say=say, sampled=sampled)
         grown = CaptureTrigger(rings, say, "a queue grows", WindowReason.QUEUE)
         if args.queue_page:
             self.sources.append(QueuePage(args.queue_page, queues, names, say))
@@ -140,6 +141,11 @@ class GpuHost:
         registry.register(AgentMetrics(rings))
         registry.register(custom)
         self.sources.append(rings)
+
+    @property
+    def healthy(self) -> bool:
+        """Whether the rings of GPU processes are read, where they are to be."""
+        return self._rings is None or self._rings.healthy
 
 
 def _pm_sampler(

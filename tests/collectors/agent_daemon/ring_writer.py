@@ -16,6 +16,7 @@ from spanlite_collectors.agent.layout import (
     LAYOUT_VERSION,
     MAGIC,
     RECORDS,
+    STATE,
     Level,
     RecordType,
 )
@@ -62,6 +63,10 @@ class RingWriter:
 
     def u64(self, offset: int, value: int) -> None:
         self.map[offset : offset + 8] = np.frombuffer(struct.pack("<Q", value), np.uint8)
+
+    def state(self, field: str, value: int) -> None:
+        """What the agent says: a word of 8 bytes."""
+        self.u64(self._state + STATE.fields[field][1], value)
 
     def control_word(self, index: int) -> int:
         at = self._control + 4 * index

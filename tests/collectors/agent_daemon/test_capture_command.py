@@ -40,8 +40,8 @@ def test_it_warns_where_cupti_stays_beside_several_threads(
     writer, capsys, threads, detach, words, warned
 ):
     with closing(Ring(writer.path)) as ring:
-        ring.control["detach"][0] = detach
-        ring.state["launch_threads"][0] = threads
+        ring.set_control("detach", detach)
+    writer.state("launch_threads", threads)
     assert capture(writer, "--all", *words) == 0
     assert ("SPANLITE_AGENT_DETACH=held" in capsys.readouterr().err) == warned
 
@@ -85,7 +85,11 @@ def test_waiting_ends_with_1_where_no_step_comes(writer, capsys):
         (["--pid", "1", "--steps", "5"], "no agent of process 1"),
         (["--steps", "5"], "--pid"),
         (["--all"], "--steps"),
-        (["--all", "--steps", "0"], "1 or more"),
+        (["--all", "--steps", "0"], "give 1 to"),
+        (["--all", "--steps", "99999999999"], "give 1 to 4294967295"),
+        (["--all", "--budget-pct", "900000"], "from 0 to 100"),
+        (["--all", "--step-slo-ms", "nan"], "from 0 to"),
+        (["--all", "--steps", "5", "--wait", "nan"], "from 0 to"),
         (["--all", "--steps", "5", "--level", "ranges"], "no kernels"),
         (["--all", "--level", "ranges", "--wait", "3"], "--wait needs"),
     ],
@@ -99,3 +103,19 @@ def test_steps_at_a_level_without_kernels_are_refused(writer, capsys):
     capture(writer, "--all", "--level", "ranges")
     assert capture(writer, "--all", "--steps", "5") == 2
     assert "add --level windows" in capsys.readouterr().err
+
+
+def test_rings_that_cannot_be_read_are_told(writer, capsys):
+    """Not left out silently: who looks for a process must learn why it is not there."""
+    writer.u32(8, 99)
+    assert capture(writer, "--list") == 0
+    told = capsys.readouterr()
+    assert told.out == "no process with an agent\n"
+    assert f"warning: {writer.path} is not a ring of layout" in told.err
+    assert capture(writer, "--pid", "4711", "--steps", "5") == 2
+    assert "is not a ring of layout" in capsys.readouterr().err
+
+
+def test_a_folder_that_is_a_file_is_refused(writer, capsys):
+    assert main(["capture", "--list", "--agent-dir", str(writer.path)]) == 2
+    assert "not a folder" in capsys.readouterr().err

@@ -1,7 +1,9 @@
 """What one daemon learned of a process, the next one knows."""
 
+import fcntl
 import os
 import stat
+import time
 from pathlib import Path
 
 import numpy as np
@@ -163,7 +165,7 @@ def test_only_files_of_our_own_are_read_or_written(tmp_path: Path) -> None:
     known.add_texts(b"more")
     known.add_texts(b"more")
     assert target.read_bytes() == b"secret"
-    assert len(said) == 1 and "will lack names" in said[0]
+    assert len(said) == 1 and "would lack names" in said[0]
     again = Known(ring)
     again.put_texts(b"all")
     assert (again.texts(), target.read_bytes()) == (b"all", b"secret")
@@ -183,7 +185,7 @@ def test_folders_in_their_place_keep_no_ring_from_being_read(daemons: Daemons) -
     writer.text("other")
     daemons.source.step()
     assert not list(daemons.folder.glob("*.draft"))
-    assert sum("will lack names" in text for text in daemons.said) == 3  # once a daemon
+    assert sum("would lack names" in text for text in daemons.said) == 3  # once a daemon
 
 
 def test_another_users_file_is_let_be(tmp_path: Path) -> None:
@@ -195,6 +197,44 @@ def test_another_users_file_is_let_be(tmp_path: Path) -> None:
     known.add_texts(b"ours")
     assert known.texts() == b""
     assert (tmp_path / ("1-2.ring" + TEXTS)).read_bytes() == b"theirs"
+
+
+def test_what_could_not_be_kept_is_kept_later(daemons: Daemons) -> None:
+    """A full disk passes; the daemon after this one has every name all the same."""
+    writer = RingWriter(daemons.folder)
+    in_the_way = daemons.folder / (writer.path.name + TEXTS)
+    in_the_way.mkdir()
+    work(writer, T0)
+    for _ in range(3):
+        daemons.source.step()
+    in_the_way.rmdir()
+    daemons.source.step()
+    writer.text("later")
+    daemons.source.step()
+    daemons.kill()
+    work(writer, T0 + 1000)
+    writer.write(RecordType.KERNEL, start_ns=T0, end_ns=T0 + 1, name=writer.text("later"))
+    daemons.begin()
+    daemons.source.step()
+    assert daemons.names() == {"request:7", "gemm", "later"}
+    assert sum("would lack names" in text for text in daemons.said) == 1
+
+
+@pytest.mark.parametrize(
+    ("age_s", "held", "stays"), [(0, False, True), (120, True, True), (120, False, False)]
+)
+def test_rings_that_were_never_finished_are_deleted(
+    tmp_path: Path, age_s: int, held: bool, stays: bool
+) -> None:
+    """Of processes killed while they made one; not of one that is at it."""
+    path = tmp_path / "1-2.ring.new"
+    with path.open("wb") as file:
+        if held:
+            fcntl.flock(file, fcntl.LOCK_SH)
+        then = time.time() - age_s
+        os.utime(path, (then, then))
+        remove_strays(tmp_path)
+    assert path.exists() == stays
 
 
 def test_what_is_left_of_a_ring_that_is_gone_is_deleted(tmp_path: Path) -> None:

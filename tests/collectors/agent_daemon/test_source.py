@@ -1,20 +1,26 @@
 """Rings in a folder, from their beginning to their end."""
 
+import errno
 import json
+import os
+import resource
+import time
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from ring_writer import RingWriter, write_recording
-from spanlite.errors import InputError
+from spanlite.errors import InputError, UsageError
 from spanlite.flags import SpanFlag
 from spanlite.kinds import SpanKind
 from spanlite_collectors.agent import ring as ring_module
+from spanlite_collectors.agent import source as source_module
 from spanlite_collectors.agent.layout import START_END, Level, RecordType
 from spanlite_collectors.agent.metrics import AgentMetrics
 from spanlite_collectors.agent.ring import Ring
-from spanlite_collectors.agent.source import RingOptions, RingSource
+from spanlite_collectors.agent.source import RingOptions, RingSource, folders_of
 from spanlite_collectors.sinks import MemorySink
 
 T0 = 1_796_143_900_000_000_000
@@ -255,12 +261,175 @@ def test_a_ring_that_cannot_be_opened_keeps_no_other_from_being_read(host, monke
     assert sum("no one foresaw this" in text for text in host.said) == 1
 
 
-def test_a_ring_of_another_user_is_called_that(host, monkeypatch):
+@pytest.mark.parametrize(
+    ("number", "words"),
+    [
+        (errno.EACCES, r"of the user with id \d+; run this as that user or as root"),
+        (errno.EROFS, "its file system is read-only here; mount it writable"),
+        (errno.EMFILE, "Too many open files"),
+        (errno.EPROTO, "is not a ring of layout 1"),
+    ],
+)
+def test_why_a_ring_cannot_be_opened(host, monkeypatch, number, words):
     writer = RingWriter(host.folder)
     monkeypatch.setattr(ring_module.library(), "spanlite_ring_open", lambda path: None)
-    monkeypatch.setattr("os.access", lambda path, mode: False)
-    with pytest.raises(InputError, match=r"of the user with id \d+; run this as that user or as"):
+    monkeypatch.setattr("ctypes.get_errno", lambda: number)
+    with pytest.raises(InputError, match=words):
         Ring(writer.path)
+
+
+@contextmanager
+def no_files_left():
+    """The process has all the files open that it may."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
+    held = []
+    try:
+        with suppress(OSError):
+            while True:
+                held.append(os.open("/dev/null", os.O_RDONLY))
+        yield
+    finally:
+        for number in held:
+            os.close(number)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def wait_for(condition):
+    end = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def test_what_keeps_rings_from_being_read_may_pass(host):
+    """Too many open files: told once, told by /healthz, and over as soon as there are some."""
+    writer = RingWriter(host.folder)
+    one_step(writer)
+    with no_files_left():
+        host.source.start()
+        wait_for(lambda: not host.source.healthy)
+        time.sleep(0.6)
+    wait_for(lambda: host.source.healthy)
+    wait_for(lambda: host.source.processes())
+    host.source.stop()
+    assert len(host.spans()) == 4
+    assert sum("Too many open files" in text for text in host.said) == 1
+    assert sum("read again" in text for text in host.said) == 1
+
+
+def test_a_ring_that_could_not_be_opened_once_is_tried_again(host, monkeypatch):
+    writer = RingWriter(host.folder)
+    one_step(writer)
+    why = [OSError(errno.EMFILE, "Too many open files")] * 3
+    describe = source_module.describe
+
+    def described(*args: object) -> dict:
+        if why:
+            raise why.pop()
+        return describe(*args)
+
+    monkeypatch.setattr("spanlite_collectors.agent.source.describe", described)
+    for _ in range(4):
+        host.source.step()
+    host.source.stop()
+    assert len(host.spans()) == 4
+    assert sum("Too many open files; trying again" in text for text in host.said) == 1
+    assert not any("another daemon" in text for text in host.said)
+
+
+def test_an_error_that_no_one_foresaw_does_not_end_the_thread(host, monkeypatch):
+    strays = source_module.remove_strays
+    bad = [RuntimeError("no one foresaw this")] * 3
+
+    def removed(folder: Path) -> None:
+        if bad:
+            raise bad.pop()
+        strays(folder)
+
+    monkeypatch.setattr(source_module, "remove_strays", removed)
+    writer = RingWriter(host.folder)
+    one_step(writer)
+    host.source.start()
+    wait_for(lambda: not bad and host.source.healthy)
+    host.source.stop()
+    assert len(host.spans()) == 4
+    assert sum("RuntimeError: no one foresaw this" in text for text in host.said) == 1
+
+
+def test_a_folder_that_may_not_be_searched_is_told(host, monkeypatch):
+    """A new start would not help, so /healthz asks for none; the metric says it."""
+    RingWriter(host.folder)
+    closed = [True]
+    search = source_module.rings_in
+
+    def rings_in(folder: Path) -> list[Path]:
+        if closed:
+            raise PermissionError(errno.EACCES, "Permission denied", str(folder))
+        return search(folder)
+
+    monkeypatch.setattr(source_module, "rings_in", rings_in)
+    registry = CollectorRegistry()
+    registry.register(AgentMetrics(host.source))
+    host.source.start()
+    wait_for(lambda: len(host.source.troubles) == 1)
+    assert host.source.healthy
+    assert "spanlite_agent_reading_troubles 1.0" in generate_latest(registry).decode()
+    closed.clear()
+    wait_for(lambda: host.source.processes())
+    host.source.stop()
+    assert sum("cannot be searched for rings" in text for text in host.said) == 1
+
+
+def test_a_folder_that_is_a_file_is_refused(tmp_path):
+    path = tmp_path / "file"
+    path.touch()
+    with pytest.raises(UsageError, match="not a folder"):
+        folders_of([str(path)])
+
+
+def test_a_dead_ring_is_read_to_its_end_however_many_drains_that_takes(host):
+    """Texts of 32 MiB and more: each drain has room for one."""
+    writer = RingWriter(host.folder, capacity=64 << 20)
+    for number in range(40):
+        for part in range(17):
+            writer.text(f"{number} {part} ".ljust(60_000, "."))
+        name = writer.text(f"step:{number}")
+        writer.write(
+            RecordType.RANGE, start_ns=T0 + number, end_ns=T0 + number + 1, id=number + 1,
+            thread_id=9, name=name,
+        )  # fmt: skip
+    writer.die()
+    host.source.step()
+    assert {row["name"] for row in host.spans()} == {f"step:{number}" for number in range(40)}
+    assert not writer.path.exists()
+
+
+@pytest.mark.parametrize("length", [0, 4096, 10_000])
+def test_a_ring_cut_short_while_it_is_read_is_set_aside(host, length):
+    """Its pages are gone; reading one of them without care ends the daemon by SIGBUS."""
+    writer = RingWriter(host.folder)
+    one_step(writer)
+    host.source.step()
+    os.truncate(writer.path, length)
+    assert [status.pid for status in host.source.processes()] == [os.getpid()]
+    host.source.capture(3)
+    for _ in range(2):
+        host.source.step()
+    if length == 0:
+        assert [path.suffix for path in host.folder.iterdir()] == [".damaged"]
+    assert len(host.spans()) == 4
+
+
+def test_a_ring_deleted_by_hand_needs_no_word(host):
+    writer = RingWriter(host.folder)
+    one_step(writer)
+    host.source.step()
+    writer.path.unlink()
+    writer.die()
+    host.source.step()
+    assert host.source.processes() == []
+    assert not any("cannot be deleted" in text for text in host.said)
 
 
 def test_rings_are_found_at_each_drain(host):
