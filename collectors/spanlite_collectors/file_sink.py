@@ -10,7 +10,7 @@ from typing import Any, Self
 import numpy as np
 import pyarrow as pa
 from spanlite.codec import Batch, encode_batch
-from spanlite.drafts import discard, draft_of, put
+from spanlite.drafts import Draft
 from spanlite.errors import InputError
 
 from spanlite_collectors.batching import Batcher, Ready, hashes_of, split_by_bucket
@@ -27,11 +27,11 @@ class FileSink:
 
     def __init__(self, path: Path, numbering: Numbering, batch_spans: int) -> None:
         self.messages = self.bytes = self.spans = 0
-        self._path, self._numbering = path, numbering
-        self._draft = draft_of(path)
+        self._numbering = numbering
         self._batcher = Batcher(batch_spans=batch_spans)
         try:
-            self._file = self._draft.open("wb")
+            self._draft = Draft(path)
+            self._file = self._draft.path.open("wb")
         except OSError as error:
             raise InputError(f"'{path}' cannot be written: {error.strerror}") from None
 
@@ -56,7 +56,7 @@ class FileSink:
         """Write the rest and put the file in its place."""
         self.flush()
         self._file.close()
-        put(self._draft, self._path)
+        self._draft.put()
 
     def __enter__(self) -> Self:
         """The sink."""
@@ -73,7 +73,7 @@ class FileSink:
             self.close()
         else:
             self._file.close()
-            discard(self._draft, self._path)
+            self._draft.discard()
 
     def _write_all(self, batches: Iterable[Ready]) -> None:
         for ready in batches:

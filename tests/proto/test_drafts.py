@@ -6,7 +6,8 @@ import os
 import threading
 from pathlib import Path
 
-from spanlite.drafts import discard, draft_of, put
+import pytest
+from spanlite.drafts import Draft, FileBusyError, discard, draft_of, is_written, put, unused
 
 
 def test_a_file_is_replaced_when_it_is_whole(tmp_path: Path) -> None:
@@ -55,3 +56,38 @@ def test_a_link_stays_a_link(tmp_path: Path) -> None:
 
 def test_a_device_is_written_to() -> None:
     assert draft_of(Path(os.devnull)) == Path(os.devnull)
+
+
+def test_one_process_at_a_time_makes_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "out"
+    first = Draft(path)
+    first.path.write_text("first")
+    assert is_written(first.path)
+    with pytest.raises(FileBusyError, match="another process"):
+        Draft(path)
+    first.put()
+    second = Draft(path)
+    second.path.write_text("second")
+    first.discard()  # it is done and must take nothing away
+    second.put()
+    assert path.read_text() == "second" and list(tmp_path.iterdir()) == [path]
+
+
+def test_a_device_is_nobodys_draft() -> None:
+    first, second = Draft(Path(os.devnull)), Draft(Path(os.devnull))
+    first.put()
+    second.discard()
+    assert Path(os.devnull).exists() and unused(Path(os.devnull)) == Path(os.devnull)
+
+
+def test_a_name_that_replaces_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "host7.spans.zst"
+    assert unused(path) == path
+    draft_of(path).touch()  # of a run that was killed before it wrote anything
+    assert unused(path) == path
+    draft_of(path).write_text("left")
+    assert unused(path) == tmp_path / "host7.spans.1.zst"
+    (tmp_path / "host7.spans.1.zst").touch()
+    running = Draft(tmp_path / "host7.spans.2.zst")
+    assert unused(path) == tmp_path / "host7.spans.3.zst"
+    running.discard()

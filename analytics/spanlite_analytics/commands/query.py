@@ -9,7 +9,7 @@ from pathlib import Path
 import duckdb
 import pyarrow as pa
 from spanlite.archive.layout import Archive
-from spanlite.drafts import discard, draft_of, put
+from spanlite.drafts import Draft
 from spanlite.errors import UsageError
 from spanlite.settings import add_archive_argument, archive_of
 from spanlite.timewindow import add_window_arguments, window_of
@@ -95,19 +95,21 @@ def _write(reader: pa.RecordBatchReader, form: str, output: str | None) -> None:
         TEXT_WRITERS[form](reader, sys.stdout)
         return
     # A run that fails or is interrupted leaves no half file behind.
-    path = Path(output)
-    draft = draft_of(path)
+    try:
+        draft = Draft(Path(output))
+    except OSError as error:
+        raise UsageError(f"cannot write '{output}': {error}") from None
     try:
         if form == "parquet":
-            write_parquet(reader, str(draft))
+            write_parquet(reader, str(draft.path))
         else:
-            with draft.open("w", newline="") as out:
+            with draft.path.open("w", newline="") as out:
                 TEXT_WRITERS[form](reader, out)
-        put(draft, path)
+        draft.put()
     except OSError as error:
         raise UsageError(f"cannot write '{output}': {error}") from None
     finally:
-        discard(draft, path)
+        draft.discard()
 
 
 command = QueryCommand()

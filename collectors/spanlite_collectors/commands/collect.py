@@ -26,6 +26,7 @@ or spools everything taken, then ends with exit code 0; 2 where the spool had no
 example:
   spanlite collect --bootstrap kafka-1:9092 --head-sample 0.1
 """
+_ROLE = Role("collector", block=False, needs_broker=False, keeps_files=True)
 
 
 def _port(text: str) -> int:
@@ -89,7 +90,7 @@ class CollectCommand:
             raise UsageError("--otlp-port and --metrics-port are the same")
         stop = threading.Event()
         with stop_on_signals(stop):
-            sink = open_sink(args, Role("collector", block=False, needs_broker=False))
+            sink = open_sink(args, _ROLE)
             try:
                 daemon = self._daemon(args, sink)
             except BaseException:

@@ -142,6 +142,8 @@ class Role:
     block: bool = True
     #: A command fails at once where there is no broker; a daemon starts and spools.
     needs_broker: bool = True
+    #: A command makes its file anew; a daemon that starts anew adds one.
+    keeps_files: bool = False
 
 
 def open_sink(args: argparse.Namespace, role: Role | str) -> KafkaSink:
@@ -165,17 +167,18 @@ def open_sink(args: argparse.Namespace, role: Role | str) -> KafkaSink:
     )
     batcher = Batcher(batch_spans=args.batch_spans, batch_age_s=args.batch_age)
     if output is not None:
-        return KafkaSink(Outbox(FileTransport(output)), numbering, batcher, block=True)
-    transport = KafkaTransport(
+        transport = FileTransport(output, keep=role.keeps_files, say=_say)
+        return KafkaSink(Outbox(transport), numbering, batcher, block=True)
+    broker = KafkaTransport(
         bootstrap_of(args), args.topic, queue_bytes=DEFAULT_WINDOW_BYTES, log=_say
     )
     if role.needs_broker:
-        check_broker(transport, bootstrap_of(args), args.topic)
+        check_broker(broker, bootstrap_of(args), args.topic)
     spool = None if args.no_spool else open_spool(_spool_dir(args), args.topic, args.spool_bytes)
     if spool is not None and spool.unread:
         _say(f"{spool.unread} batches of an earlier run are in {spool.folder}; sending them first")
     block = role.block if args.block is None else args.block
-    return KafkaSink(Outbox(transport, spool), numbering, batcher, block=block)
+    return KafkaSink(Outbox(broker, spool), numbering, batcher, block=block)
 
 
 def _check_text(**flags: str) -> None:

@@ -7,10 +7,11 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from spanlite.bucket import DEFAULT_BUCKETS, check_bucket_count
+from spanlite.codec.batch import MAX_COUNTED
 from spanlite.v1.spanlite_pb2 import BatchHeader
 
-#: Of one reason in one header.
-_MOST_DROPS = (1 << 63) - 1
+#: Of one reason in one header: more no reader takes.
+_MOST_DROPS = MAX_COUNTED
 
 
 @dataclass

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from types import TracebackType
@@ -129,7 +130,7 @@ class KafkaSink:
             self._stats.received_spans += len(keep)
             for bucket, rows in parts:
                 self._batcher.add(bucket, rows, resource)
-            self._send(list(self._batcher.take_full()))
+            self._send_or_stop(list(self._batcher.take_full()))
 
     def drop(self, reason: str, spans: int) -> None:
         """Count spans that will never be sent; the next header tells the ledger."""
@@ -156,10 +157,11 @@ class KafkaSink:
             # A daemon that is told to stop does not wait for a broker that is away.
             patient, self._block, self._room = self._block, False, Room.RESERVED
             before = self._without_room()
-            self._send(list(self._batcher.take_all()))
+            with contextlib.suppress(ServiceError):  # then `_end` says what is lost
+                self._send_or_stop(list(self._batcher.take_all()))
+                self._send_told()
+                self._wait_delivered(timeout_s, patient)
             dropped = self._without_room() - before
-            self._send_told()
-            self._wait_delivered(timeout_s, patient)
         self._closing.set()
         self._thread.join()
         try:
@@ -207,13 +209,26 @@ class KafkaSink:
 
     # Below here the lock `_changed` is held.
 
+    def _send_or_stop(self, batches: Sequence[Ready]) -> None:
+        """Where the way out fails, as a full disk does, that is the end of delivery."""
+        try:
+            self._send(batches)
+        except ServiceError as error:
+            self._fault = self._fault or error
+            raise
+
     def _send(self, batches: Sequence[Ready]) -> None:
-        for ready in batches:
-            if self._admit():
-                self._send_one(ready)
-            else:
+        left = deque(batches)
+        try:
+            while left:
+                if self._admit():
+                    self._send_one(left.popleft())  # the outbox answers for it from here on
+                    continue
                 full = "spool_full" if self._outbox.spool is not None else "queue_full"
-                self._count_drop(full, ready.spans.num_rows)
+                self._count_drop(full, left.popleft().spans.num_rows)
+        except ServiceError:
+            self._stats.lost_spans += sum(ready.spans.num_rows for ready in left)
+            raise
 
     def _admit(self) -> bool:
         """Wait for room; False where there is none and the caller does not want to wait."""
@@ -293,6 +308,9 @@ class KafkaSink:
         """Spool what is on its way, and the account of what has no room."""
         lost = self._outbox.spool_rest()
         self._stats.lost_spans += lost
+        if self._fault is not None and self._outbox.spool is None:
+            lost = self._stats.lost_spans
+            raise ServiceError(f"{self._fault}; {lost} spans that were taken are lost")
         told = self._spool_told()
         if not dropped + lost and told:
             return
@@ -338,8 +356,13 @@ class KafkaSink:
 
     def _send_aged(self) -> None:
         """Only what has room: this thread must never wait for itself."""
-        for ready in self._batcher.take_aged(self._outbox.has_room):
-            self._send_one(ready)
+        aged = self._batcher.take_aged(self._outbox.has_room)
+        try:
+            for ready in aged:
+                self._send_one(ready)
+        except ServiceError:
+            self._stats.lost_spans += sum(ready.spans.num_rows for ready in aged)
+            raise
 
     def _snapshot(self) -> SinkStats:
         outbox, counts, spool = self._outbox, self._outbox.counts, self._outbox.spool

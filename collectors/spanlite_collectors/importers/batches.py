@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 from spanlite.codec import Batch, decode_batch, is_batch
-from spanlite.drafts import is_draft
+from spanlite.drafts import is_draft, is_written
 from spanlite.errors import InputError, WireError
 from spanlite.flags import SpanFlag
 from spanlite.kinds import KIND_WORDS, SpanKind
@@ -54,7 +54,9 @@ def _check(path: Path, report: ImportReport) -> int:
         if not (is_draft(path) and error.messages):
             raise
         report.notes.append(
-            f"the file's writer was killed: its {error.messages} whole messages are taken; spans "
+            f"its writer still runs: the {error.messages} messages so far are taken"
+            if is_written(path)
+            else f"its writer did not finish: its {error.messages} whole messages are taken; spans "
             "that were on their way to it are missing and counted nowhere"
         )
     for share in sorted(probabilities - {0.0, 1.0}):
