@@ -56,7 +56,8 @@ std::vector<std::string> Words(const char* text) {
   std::vector<std::string> words;
   std::istringstream list(text);
   for (std::string word; std::getline(list, word, ',');)
-    if (!word.empty()) words.push_back(word);
+    if (const size_t begin = word.find_first_not_of(' '); begin != std::string::npos)
+      words.push_back(word.substr(begin));  // a blank at the end belongs to a prefix
   return words;
 }
 
@@ -65,7 +66,8 @@ void ReadActivities(const char* name, Config* config) {
   const char* text = std::getenv(name);
   if (text == nullptr || *text == '\0') return;
   bool sync = false, overhead = false, external = false, copies = false;
-  for (const std::string& word : Words(text)) {
+  for (std::string word : Words(text)) {
+    word.erase(word.find_last_not_of(' ') + 1);
     if (word == "sync") sync = true;
     else if (word == "overhead") overhead = true;
     else if (word == "external") external = true;
@@ -112,8 +114,10 @@ Config Config::FromEnvironment() {
   // Below these CUPTI could not store one record, or not go on while we parse.
   config.buffer_bytes = std::max<uint64_t>(config.buffer_bytes, 64 * 1024);
   config.max_buffers = std::max(config.max_buffers, 2u);
-  if (const char* text = std::getenv("SPANLITE_AGENT_STEP_RANGES"); text && *text)
-    config.step_ranges = Words(text);
+  if (const char* text = std::getenv("SPANLITE_AGENT_STEP_RANGES"); text && *text) {
+    if (const std::vector<std::string> words = Words(text); !words.empty()) config.step_ranges = words;
+    else Complain("SPANLITE_AGENT_STEP_RANGES", text, "a list of prefixes, separated by commas");
+  }
   return config;
 }
 

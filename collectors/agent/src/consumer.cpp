@@ -1,5 +1,6 @@
 #include "consumer.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <csetjmp>
 #include <csignal>
@@ -101,6 +102,7 @@ Consumer::Consumer(Header* header, uint64_t mapped_bytes, int file)
     : header_(header),
       data_(reinterpret_cast<uint8_t*>(header) + kHeaderBytes),
       mask_(mapped_bytes - kHeaderBytes - 1),
+      there_(mapped_bytes - kHeaderBytes),
       mapped_bytes_(mapped_bytes),
       file_(file) {}
 
@@ -112,14 +114,13 @@ Consumer::~Consumer() {
 
 Consumer* Consumer::Open(const std::string& path) {
   InstallGuard();
-  const int file = open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW);
+  const int file = open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
   if (file < 0) return nullptr;
   struct stat info {};
   Header copy;
   const bool sound = fstat(file, &info) == 0 && S_ISREG(info.st_mode) &&
                      pread(file, static_cast<void*>(&copy), sizeof copy, 0) == sizeof copy &&
-                     SoundHeader(copy) &&
-                     static_cast<uint64_t>(info.st_size) >= kHeaderBytes + copy.capacity_bytes;
+                     SoundHeader(copy) && static_cast<uint64_t>(info.st_size) >= kHeaderBytes;
   const uint64_t total = kHeaderBytes + copy.capacity_bytes;
   void* at = sound ? mmap(nullptr, total, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0) : MAP_FAILED;
   if (at == MAP_FAILED) {
@@ -136,6 +137,14 @@ Consumer* Consumer::Over(Header* header) {
   return new Consumer(header, kHeaderBytes + header->capacity_bytes, -1);
 }
 
+// How much of the ring is there, should the file have been cut short.
+void Consumer::SeeSize() {
+  struct stat info {};
+  if (file_ < 0 || fstat(file_, &info) != 0) return;
+  const uint64_t size = static_cast<uint64_t>(info.st_size);
+  there_ = std::min(mask_ + 1, size > kHeaderBytes ? size - kHeaderBytes : 0);
+}
+
 // Takes up where the last daemon stopped.
 bool Consumer::SetTail() {
   tail_ = published_ = header_->tail.load(std::memory_order_acquire);
@@ -146,13 +155,16 @@ bool Consumer::SetTail() {
 bool Consumer::Next(RecordHead* head) {
   const uint64_t waiting = header_->head.load(std::memory_order_acquire) - tail_;
   if (waiting == 0) return false;
+  const uint64_t offset = tail_ & mask_;
+  corrupt_ = offset + sizeof(uint64_t) > there_;
+  if (corrupt_) return false;
   const uint64_t word = HeadWord(At(tail_))->load(std::memory_order_acquire);
   if (word == 0 && waiting <= mask_ + 1) return false;
   std::memcpy(head, &word, sizeof word);
-  const uint64_t left = mask_ + 1 - (tail_ & mask_);
+  const uint64_t left = mask_ + 1 - offset;
   corrupt_ = waiting > mask_ + 1 || head->size_bytes < sizeof(RecordHead) ||
              head->size_bytes % kRecordAlign != 0 || head->size_bytes > left ||
-             head->size_bytes > waiting;
+             head->size_bytes > waiting || offset + head->size_bytes > there_;
   return !corrupt_;
 }
 
@@ -170,6 +182,7 @@ void Consumer::Publish() {
 int64_t Consumer::Drain(Output* outputs, uint32_t types) {
   for (uint32_t type = 0; type < types; ++type) outputs[type].used = 0;
   if (corrupt_) return kCorrupt;
+  SeeSize();
   const int64_t records = Guarded([this, outputs, types] { return DrainGuarded(outputs, types); });
   corrupt_ = corrupt_ || records == kCorrupt;
   return records;

@@ -55,6 +55,7 @@ class Consumer {
   // which case `corrupt_` is set.
   bool Next(RecordHead* head);
   bool SetTail();
+  void SeeSize();
   int64_t DrainGuarded(Output* outputs, uint32_t types);
   int64_t SkipTornGuarded();
   void Advance(uint32_t size_bytes);
@@ -64,6 +65,7 @@ class Consumer {
   Header* header_;
   uint8_t* data_;
   uint64_t mask_;
+  uint64_t there_;  // bytes of the ring that the file has
   uint64_t mapped_bytes_;
   int file_;
   uint64_t tail_ = 0;       // ours; the file's copy is for the producers

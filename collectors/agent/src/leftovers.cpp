@@ -24,9 +24,14 @@ bool IsRead(int file) {
   return fcntl(file, F_OFD_GETLK, &lock) == 0 && lock.l_type != F_UNLCK;
 }
 
+// Any user may put anything into the folder: a pipe must not make us wait, nor a link lead us away.
+int OpenToRead(const std::string& path) {
+  return open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+}
+
 // A living process holds a lock on its ring, in whatever PID namespace it is.
 bool IsDead(const std::string& path, int64_t* changed_s) {
-  const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+  const int file = OpenToRead(path);
   if (file < 0) return false;
   struct stat info {};
   const bool dead = fstat(file, &info) == 0 && S_ISREG(info.st_mode) && info.st_uid == geteuid() &&
@@ -38,9 +43,11 @@ bool IsDead(const std::string& path, int64_t* changed_s) {
 
 // Records from `tail` to `head` in the file: texts apart, up to what makes no sense.
 uint64_t UnreadRecords(int file, const Header& header) {
+  const uint64_t tail = header.tail, last = header.head;
+  if (last - tail > header.capacity_bytes || tail % kRecordAlign != 0) return 0;
   std::vector<uint8_t> piece(kPieceBytes);
   uint64_t records = 0, begin = 0, end = 0;  // what of the file `piece` holds
-  for (uint64_t at = header.tail; at < header.head;) {
+  for (uint64_t at = tail; at < last;) {
     const uint64_t place = kHeaderBytes + (at & (header.capacity_bytes - 1));
     if (place < begin || place + sizeof(RecordHead) > end) {
       const ssize_t got = pread(file, piece.data(), piece.size(), static_cast<off_t>(place));
@@ -50,7 +57,7 @@ uint64_t UnreadRecords(int file, const Header& header) {
     }
     RecordHead head;
     std::memcpy(&head, piece.data() + (place - begin), sizeof head);
-    if (head.size_bytes < sizeof head) break;
+    if (head.size_bytes < sizeof head || head.size_bytes % kRecordAlign != 0) break;
     const auto type = static_cast<RecordType>(head.type);
     records += type != RecordType::kPadding && type != RecordType::kString;
     at += head.size_bytes;
@@ -62,13 +69,14 @@ uint64_t UnreadRecords(int file, const Header& header) {
 // into a signal.
 Losses LossesOf(const std::string& path) {
   Losses losses{}, told{};
-  const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+  const int file = OpenToRead(path);
   if (file < 0) return losses;
   Header header;
   if (pread(file, static_cast<void*>(&header), sizeof header, 0) == sizeof header &&
       SoundHeader(header) && pread(file, told.data(), sizeof told, kToldOffset) == sizeof told) {
     for (size_t reason = 0; reason < losses.size(); ++reason) {
       const uint64_t counted = header.dropped[reason];
+      if (counted > kMostDrops) continue;  // damaged
       losses[reason] = counted - std::min(told[reason], counted);
     }
     losses[static_cast<size_t>(Drop::kRingDeleted)] += UnreadRecords(file, header);

@@ -100,6 +100,9 @@ struct Header {
 
 static_assert(sizeof(Header) <= kToldOffset, "the header must fit its page");
 static_assert(kToldOffset + sizeof(Header::dropped) == kHeaderBytes, "one place for each reason");
+// No process loses more records than this, and no header of a batch takes more.
+constexpr uint64_t kMostDrops = 1ull << 53;
+
 static_assert(std::atomic<uint64_t>::is_always_lock_free, "shared memory needs lock-free atomics");
 
 enum class RecordType : uint16_t {

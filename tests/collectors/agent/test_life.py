@@ -377,6 +377,42 @@ def test_what_was_in_rings_that_are_deleted_is_counted(plain: Build, hosts: Host
     assert [reader.drops()["torn"] for reader in after] == [0, 0, 0]
 
 
+def test_nothing_in_the_folder_keeps_a_process_from_starting(plain: Build, hosts: Hosts) -> None:
+    """Any user may put things there: pipes, and rings whose numbers make no sense."""
+    os.mkfifo(hosts.rings / "1-1.ring")
+    for _ in range(17):
+        hosts.run(plain, "steps=20", level="ranges", ring_bytes=65536)
+    rings = sorted(path for path in hosts.rings.glob("*.ring") if path.is_file())
+    library = hosts.reader(int(rings[0].name.split("-")[0])).lib
+    head = library.spanlite_ring_offset(3)
+    with rings[0].open("r+b") as file:
+        file.seek(head)
+        (used,) = struct.unpack("<Q", file.read(8))
+        file.seek(4096 + used % 65536)
+        file.write(struct.pack("<IHH", 65536 - used % 65536, 0, 0))  # one padding to the end
+        file.seek(head)
+        file.write(struct.pack("<Q", 1 << 50))
+        file.seek(library.spanlite_ring_offset(2))
+        file.write(struct.pack("<Q", 2**64 - 1))
+    for path in rings[1:]:
+        path.touch()
+    ended = hosts.run(plain, "steps=5", level="ranges", ring_bytes=65536)
+    assert ended.code == 0 and not rings[0].exists()
+    newest = max(hosts.rings.glob("*.ring"), key=lambda path: int(path.stem.split("-")[1]))
+    assert set(hosts.reader(int(newest.name.split("-")[0])).drops().values()) == {0}
+
+
+@pytest.mark.parametrize(
+    ("given", "steps"), [("foo, step:", 20), (" step:", 20), (",", 20), ("foo", 0)]
+)
+def test_prefixes_of_steps(plain: Build, hosts: Hosts, given: str, steps: int) -> None:
+    ended = hosts.run(plain, "steps=20", level="ranges", step_ranges=given)
+    assert ended.stderr.count("keeping the default") == (given == ",")
+    reader = hosts.reader()
+    reader.drain()
+    assert len(reader.records.step) == steps
+
+
 def test_budget_and_window_times(build: Build) -> None:
     done = subprocess.run([build.program("budget_test")], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
