@@ -141,7 +141,8 @@ def _run(argv: list[str]) -> int:
     chosen = next((word for word in argv if not word.startswith("-")), None)
     args = build_parser(chosen, points).parse_args(argv)
     code = int(args.run(args))
-    sys.stdout.flush()  # here a full disk can still be told; at the interpreter's end it cannot
+    if sys.stdout is not None:  # its parent may have closed it
+        sys.stdout.flush()  # here a full disk can still be told; at the interpreter's end it cannot
     return code
 
 
@@ -174,7 +175,8 @@ def _report_machine(error: OSError, cure: str) -> int:
     where = f"'{error.filename}'" if error.filename else "its output"
     print(f"spanlite: {where}: {os.strerror(error.errno or 0)}; {cure}", file=sys.stderr)
     try:
-        sys.stdout.flush()
+        if sys.stdout is not None:
+            sys.stdout.flush()
     except OSError:
         _drop_output()
     return SpanLiteError.exit_code

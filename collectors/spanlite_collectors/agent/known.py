@@ -94,8 +94,9 @@ def remove_strays(folder: Path) -> None:
     """Delete what is left of rings that are gone: agents delete old ones of dead processes."""
     for suffix in (TEXTS, STAGES, TEXTS + _DRAFT, STAGES + _DRAFT):
         for path in folder.glob(f"*.ring{suffix}"):
-            if not path.with_name(path.name.removesuffix(suffix)).exists():
-                _remove(path)
+            with suppress(OSError):  # the folder may be listed and not searched
+                if not path.with_name(path.name.removesuffix(suffix)).exists():
+                    path.unlink(missing_ok=True)
     for path in folder.glob("*.ring.new"):
         with suppress(OSError):
             if time.time() - path.stat().st_mtime > _DRAFT_S and _is_nobodys(path):

@@ -85,8 +85,8 @@ class AgentMetrics(Collector):
         )
         yield GaugeMetricFamily(
             "spanlite_agent_reading_troubles",
-            "Reasons why rings are not read now, a folder that cannot be searched among them",
-            float(len(self._source.troubles)),
+            "Folders that cannot be searched now, rings that cannot be opened, and the like",
+            float(self._source.troubles_now),
         )
 
 

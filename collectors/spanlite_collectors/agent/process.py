@@ -34,6 +34,8 @@ from spanlite_collectors.importers._json_text import to_json
 from spanlite_collectors.sinks import SpanSink
 
 _FOREVER = np.iinfo(np.int64).max
+#: Of a step's number and one, which a span keeps as a signed number.
+_MOST_STEP = np.iinfo(np.int64).max
 _TRACK_GROUP = np.zeros(256, np.int8)
 _TRACK_GROUP[SpanKind.SYNC] = 1
 
@@ -148,7 +150,8 @@ class ProcessSpans:
 
     def _cover(self, row: int, record: Any) -> None:
         covered = bool(record["covered"])
-        self._host["step"][row] = record["number"] + 1 if covered else 0
+        number = int(record["number"]) + 1 & _MOST_STEP  # whatever a damaged ring says
+        self._host["step"][row] = number if covered else 0
         if not covered:
             self._host["flags"][row] |= np.uint32(SpanFlag.PARTIAL)
         said = {"capture.covered": covered, "capture.window": int(record["window"])}

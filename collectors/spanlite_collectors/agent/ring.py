@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+from spanlite.codec.batch import MAX_COUNTED
 from spanlite.errors import InputError, ServiceError
 
 from spanlite_collectors.agent.layout import (
@@ -105,7 +106,11 @@ class _Buffers(threading.local):
 
 
 class RingAccessError(InputError):
-    """A ring that this user, or this process just now, cannot open."""
+    """A ring that this user, or this process just now, cannot open; `errno` says why."""
+
+    def __init__(self, text: str, number: int) -> None:
+        super().__init__(text)
+        self.errno = number
 
 
 class Ring:
@@ -193,8 +198,14 @@ class Ring:
 
     @property
     def executable(self) -> str:
-        """Path of the program."""
-        return bytes(self.header["executable"][0]).decode(errors="replace")
+        """Path of the program, fit to be printed."""
+        text = bytes(self.header["executable"][0]).decode(errors="replace")
+        return "".join(sign if sign.isprintable() else "\ufffd" for sign in text)
+
+    @property
+    def agent_version(self) -> str:
+        """Of the agent that writes it."""
+        return bytes(self.header["agent_version"][0]).decode(errors="replace")
 
     @property
     def level(self) -> Level:
@@ -250,9 +261,11 @@ class Ring:
         """Step over a record that a dead process never finished. False: there is none."""
         return int(self._library.spanlite_ring_skip_torn(self._handle)) > 0
 
-    def new_drops(self) -> dict[str, int]:
-        """Records lost since the last call, by reason."""
+    def new_drops(self) -> dict[str, int] | None:
+        """Records lost since the last call, by reason. None: no agent counts so, it is damage."""
         now, told = (self._read(_EIGHT, place)["n"][0] for place in ("dropped", "told"))
+        if (now > MAX_COUNTED).any():
+            return None
         for reason in np.flatnonzero(now != told).tolist():
             self._write(self._places["told"] + 8 * reason, 8, int(now[reason]))
         return _by_reason(now - np.minimum(told, now))
@@ -278,25 +291,26 @@ def _by_reason(counts: Records) -> dict[str, int]:
 def _why_not(path: Path, number: int) -> InputError:
     """What to say where the library has not opened a ring."""
     if number in (errno.EACCES, errno.EPERM):
-        return RingAccessError(f"{path} cannot be opened: it is {_owner(path)}")
+        return RingAccessError(f"{path} cannot be opened: {_owner(path)}", number)
     if number == errno.EROFS:
         return RingAccessError(
-            f"{path} cannot be opened: its file system is read-only here; mount it writable"
+            f"{path} cannot be opened: its file system is read-only here; mount it writable",
+            number,
         )
     if number in (0, errno.EPROTO, errno.ELOOP, errno.EISDIR):
         return InputError(
             f"{path} is not a ring of layout {LAYOUT_VERSION}; if no agent of another version "
             "made it, delete it"
         )
-    return RingAccessError(f"{path} cannot be opened: {os.strerror(number)}")
+    return RingAccessError(f"{path} cannot be opened: {os.strerror(number)}", number)
 
 
 def _owner(path: Path) -> str:
     try:
-        user = str(path.stat().st_uid)
+        user = path.stat().st_uid
     except OSError:
-        user = "?"
-    return f"of the user with id {user}; run this as that user or as root"
+        return "its folder may be listed and not searched; run this as a user who may"
+    return f"it is of the user with id {user}; run this as that user or as root"
 
 
 def rings_in(folder: Path) -> list[Path]:

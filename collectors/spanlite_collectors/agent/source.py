@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -22,7 +23,7 @@ from spanlite_collectors.agent.process import Patience, ProcessSpans
 from spanlite_collectors.agent.resource import describe, host_pid
 from spanlite_collectors.agent.ring import Ring, RingAccessError, rings_in
 from spanlite_collectors.agent.status import Account, ProcessStatus, status_of
-from spanlite_collectors.agent.troubles import Refusals, Troubles
+from spanlite_collectors.agent.troubles import Refusals, Troubles, is_curable
 from spanlite_collectors.sinks import SpanSink
 
 DEFAULT_FOLDER = "/dev/shm/spanlite"
@@ -66,7 +67,7 @@ class _Process:
         seen_as = host_pid(pid, ticks) if ring.alive else None
         self.resource = {
             **describe(ring.executable, pid, seen_as),
-            "spanlite.agent.version": bytes(ring.header["agent_version"][0]).decode(),
+            "spanlite.agent.version": ring.agent_version,
             "spanlite.clock": "CLOCK_REALTIME",
             **options.describe_gpus(seen_as),
             **options.attributes,
@@ -135,7 +136,10 @@ class _Process:
             self.known.add_texts(strings)  # first: should we be killed meanwhile
             self.spans.take(self._converter.convert(records, strings))
             self.in_hand = 0
-        for reason, lost in self.ring.new_drops().items():
+        drops = self.ring.new_drops()
+        if drops is None:
+            return False
+        for reason, lost in drops.items():
             self.dropped[reason] = self.dropped.get(reason, 0) + lost
             self._sink.drop(reason, lost)
         return True
@@ -189,9 +193,15 @@ class RingSource:
         self._thread.start()
 
     @property
+    def troubles_now(self) -> int:
+        """Folders that cannot be searched, rings that cannot be opened, and the like."""
+        return len(self.troubles) + len(self._refusals)
+
+    @property
     def healthy(self) -> bool:
         """Whether rings are read, as far as this process can do something about it."""
-        return not self.troubles.curable and (self._thread.is_alive() or self._stop.is_set())
+        curable = self.troubles.curable or self._refusals.curable
+        return not curable and (self._thread.is_alive() or self._stop.is_set())
 
     def stop(self) -> None:
         """Drain once more, write everything, and let the rings be: processes go on."""
@@ -244,10 +254,10 @@ class RingSource:
     def step(self, flush: bool = True) -> None:
         """Look for new rings and drain all once; if `flush`, also write spans."""
         with self._lock:
-            for folder in self._discover(flush):
-                if flush:
-                    remove_strays(folder)
+            folders = self._discover(flush)
             self._each(lambda path, process: self._serve(path, process, flush))
+            for folder in folders if flush else ():
+                remove_strays(folder)
 
     def _each(self, work: Callable[[Path, _Process], None]) -> None:
         for path, process in list(self._processes.items()):
@@ -305,7 +315,7 @@ class RingSource:
                 self.troubles.tell(
                     str(folder),
                     f"{folder} cannot be searched for rings: {error}",
-                    curable=not isinstance(error, PermissionError | NotADirectoryError),
+                    curable=is_curable(error.errno),
                 )
                 there.update(self._refusals.paths_in(folder))
                 continue
@@ -323,7 +333,7 @@ class RingSource:
         try:
             self._open(path)
         except (RingAccessError, OSError) as error:
-            self._refusals.for_now(path, f"{error}; trying again")
+            self._refusals.for_now(path, f"{error}; trying again", is_curable(error.errno))
         except InputError as error:
             self._refusals.unless_ready_soon(path, str(error))
         except Exception as error:
@@ -346,7 +356,7 @@ class RingSource:
             self._refusals.for_now(
                 path,
                 f"{path} is read by another daemon; it is taken over when that ends",
-                at_once=True,
+                None,
             )
             return
         self._refusals.forget(path)
@@ -378,11 +388,15 @@ class RingSource:
 def folders_of(given: Sequence[str] | None) -> list[Path]:
     """The folders to read: those given, else the default one, which need not exist yet.
 
-    Raises UsageError where one is something else.
+    Each once. Raises UsageError where one is something else.
     """
-    folders = [Path(text).expanduser() for text in given or (DEFAULT_FOLDER,)]
+    try:
+        folders = [Path(text).expanduser() for text in given or (DEFAULT_FOLDER,)]
+    except RuntimeError as error:
+        raise UsageError(f"--agent-dir: {error}") from None
+    folders = list({os.path.realpath(folder): folder for folder in reversed(folders)}.values())
     for folder in folders:
         with suppress(OSError):  # one that cannot be looked at is told where it is searched
             if folder.exists() and not folder.is_dir():
                 raise UsageError(f"--agent-dir {folder}: not a folder; name one that holds *.ring")
-    return folders
+    return folders[::-1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
@@ -9,6 +10,11 @@ from pathlib import Path
 
 #: An agent makes the file first and its header a moment later.
 UNREADY_S = 5.0
+
+
+def is_curable(number: int | None) -> bool:
+    """Whether a new start of this process may help against an error of this number."""
+    return number in (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 
 
 class Troubles:
@@ -42,6 +48,8 @@ class Troubles:
 class _Refusal:
     since: float
     tries: int = 0
+    #: None: it is no trouble.
+    curable: bool | None = None
     said: str = ""
     for_good: bool = False
 
@@ -55,15 +63,27 @@ class Refusals:
         self._say, self._clock = say, clock
         self._of: dict[Path, _Refusal] = {}
 
+    def __len__(self) -> int:
+        return sum(refusal.curable is not None for refusal in self._of.values())
+
+    @property
+    def curable(self) -> bool:
+        """Whether there is one that a new start of this process may end."""
+        return any(refusal.curable for refusal in self._of.values())
+
     def worth_a_try(self, path: Path, seldom: bool) -> bool:
         """Whether to open it now. `seldom`: this time is one of those that come once a second."""
         refusal = self._of.get(path)
         return refusal is None or (seldom and not refusal.for_good)
 
-    def for_now(self, path: Path, why: str, *, at_once: bool = False) -> None:
-        """It is tried again. Said the second time, as a file may just be on its way out."""
+    def for_now(self, path: Path, why: str, curable: bool | None) -> None:
+        """It is tried again. `curable`: as of `Troubles`; None: all is well, another one reads it.
+
+        A trouble is one, and said, the second time: the file may just be on its way out.
+        """
         refusal = self._count(path)
-        if at_once or refusal.tries > 1:
+        if curable is None or refusal.tries > 1:
+            refusal.curable = curable
             self._tell(refusal, why)
 
     def unless_ready_soon(self, path: Path, why: str) -> None:

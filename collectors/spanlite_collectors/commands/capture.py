@@ -14,7 +14,7 @@ from pathlib import Path
 from spanlite.errors import InputError, UsageError
 
 from spanlite_collectors.agent.layout import Detach, Level
-from spanlite_collectors.agent.ring import Ring, rings_in
+from spanlite_collectors.agent.ring import Records, Ring, rings_in
 from spanlite_collectors.agent.source import DEFAULT_FOLDER, folders_of
 from spanlite_collectors.agent.status import status_of
 
@@ -77,12 +77,12 @@ class CaptureCommand:
                 return 0
             chosen = [r for r in rings if args.all or r.process_id in args.pid]
             _refuse_missing(args, chosen)
-            before = [int(ring.state["windows"][0]) for ring in chosen]
+            before = [ring.state for ring in chosen]
             for ring in chosen:
                 _ask(ring, args)
                 _warn(ring, args)
             if args.wait is not None:
-                return _wait(chosen, before, args.wait)
+                return _wait(chosen, before, args.steps, args.wait)
         return 0
 
 
@@ -188,17 +188,36 @@ def _warn(ring: Ring, args: argparse.Namespace) -> None:
         )
 
 
-def _wait(rings: list[Ring], before: list[int], timeout_s: float) -> int:
-    """0 once each has closed a window more, 1 if time runs out before."""
+def _wait(rings: list[Ring], before: list[Records], steps: int, timeout_s: float) -> int:
+    """0 once each has captured so many whole steps more, 1 if time runs out or a process ends."""
     end = time.monotonic() + timeout_s
-    while time.monotonic() < end:
-        pairs = zip(rings, before, strict=True)
-        if all(int(ring.state["windows"][0]) > count for ring, count in pairs):
+    waiting = list(zip(rings, before, strict=True))
+    while True:
+        ended = {ring for ring, _ in waiting if not ring.alive}
+        waiting = [(ring, then) for ring, then in waiting if not _captured(ring, then, steps)]
+        if not waiting:
             print("captured")
             return 0
+        missed = sorted(ring.process_id for ring, _ in waiting if ring in ended)
+        if missed:
+            who = ", ".join(map(str, missed))
+            print(f"not captured: process {who} ended before it had run {steps} whole steps")
+            return 1
+        if time.monotonic() >= end:
+            break
         time.sleep(0.05)
-    print(f"not captured within {timeout_s:g} s: no step has begun, or it still lasts")
+    print(
+        f"not captured within {timeout_s:g} s: no step has begun, they still last, or there were "
+        f"fewer than {steps}"
+    )
     return 1
+
+
+def _captured(ring: Ring, then: Records, steps: int) -> bool:
+    now = ring.state
+    covered, windows = (int(now[n][0]) - int(then[n][0]) for n in ("steps_covered", "windows"))
+    goes_on = now["window_open"][0] and now["level"][0] == Level.CONTINUOUS
+    return covered >= steps and bool(windows > 0 or goes_on)
 
 
 def _print(rings: list[Ring], as_json: bool) -> None:

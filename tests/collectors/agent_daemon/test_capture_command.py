@@ -1,4 +1,5 @@
 import json
+import threading
 from contextlib import closing
 
 import pytest
@@ -119,3 +120,29 @@ def test_rings_that_cannot_be_read_are_told(writer, capsys):
 def test_a_folder_that_is_a_file_is_refused(writer, capsys):
     assert main(["capture", "--list", "--agent-dir", str(writer.path)]) == 2
     assert "not a folder" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("covered", "windows", "dies", "code"),
+    [(5, 1, False, 0), (5, 1, True, 0), (4, 1, False, 1), (4, 1, True, 1), (5, 0, False, 1)],
+)
+def test_captured_are_whole_steps_as_many_as_were_asked_for(
+    writer, capsys, covered, windows, dies, code
+):
+    """And not some window that closed, with the process's end for instance."""
+    writer.state("steps_covered", 100)
+    writer.state("windows", 7)
+
+    def act() -> None:
+        writer.state("steps_covered", 100 + covered)
+        writer.state("windows", 7 + windows)
+        if dies:
+            writer.die()
+
+    timer = threading.Timer(0.3, act)
+    timer.start()
+    assert capture(writer, "--all", "--steps", "5", "--wait", "2") == code
+    timer.join()
+    said = capsys.readouterr().out
+    assert said.endswith("captured\n") == (code == 0)
+    assert ("process 4711 ended before" in said) == (dies and code == 1)

@@ -8,6 +8,7 @@ import time
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
@@ -17,7 +18,7 @@ from spanlite.flags import SpanFlag
 from spanlite.kinds import SpanKind
 from spanlite_collectors.agent import ring as ring_module
 from spanlite_collectors.agent import source as source_module
-from spanlite_collectors.agent.layout import START_END, Level, RecordType
+from spanlite_collectors.agent.layout import HEADER, START_END, Level, RecordType
 from spanlite_collectors.agent.metrics import AgentMetrics
 from spanlite_collectors.agent.ring import Ring
 from spanlite_collectors.agent.source import RingOptions, RingSource, folders_of
@@ -379,6 +380,88 @@ def test_a_folder_that_may_not_be_searched_is_told(host, monkeypatch):
     wait_for(lambda: host.source.processes())
     host.source.stop()
     assert sum("cannot be searched for rings" in text for text in host.said) == 1
+
+
+def test_strays_that_cannot_be_removed_keep_no_ring_from_being_read(host, monkeypatch):
+    def removed(folder: Path) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", str(folder))
+
+    monkeypatch.setattr(source_module, "remove_strays", removed)
+    writer = RingWriter(host.folder)
+    one_step(writer)
+    close_window(writer)
+    host.source.start()
+    wait_for(lambda: len(host.spans()) == 4)
+    host.source.stop()
+
+
+@pytest.mark.parametrize(("number", "healthy"), [(errno.EMFILE, False), (errno.EACCES, True)])
+def test_a_ring_that_cannot_be_opened_is_a_trouble(host, monkeypatch, number, healthy):
+    """Counted; and /healthz asks for a new start where that may help."""
+    monkeypatch.setattr(ring_module.library(), "spanlite_ring_open", lambda path: None)
+    monkeypatch.setattr("ctypes.get_errno", lambda: number)
+    host.source.start()
+    wait_for(lambda: host.source.healthy)
+    writer = RingWriter(host.folder)
+    wait_for(lambda: host.source.troubles_now == 1)
+    assert host.source.healthy == healthy
+    writer.path.unlink()
+    wait_for(lambda: host.source.troubles_now == 0)
+    assert host.source.healthy
+    host.source.stop()
+
+
+@pytest.mark.parametrize("read_before", [True, False])
+def test_a_ring_cut_short_is_read_as_far_as_it_is_there(host, read_before):
+    writer = RingWriter(host.folder)
+    if read_before:
+        host.source.step()
+    one_step(writer)
+    os.truncate(writer.path, 4096 + writer.at + 8)
+    one_step(writer, T0 + 10_000, call=6)
+    writer.die()
+    host.source.step()
+    assert len(host.spans()) == 4
+    assert [path.suffix for path in host.folder.iterdir()] == [".damaged"]
+    assert host.source.damaged_rings == 1
+
+
+def test_counts_of_drops_that_no_agent_makes_are_damage(host):
+    """They must not reach a batch's header, which no reader would take."""
+    writer = RingWriter(host.folder)
+    one_step(writer)
+    writer.drop(2, 2**64 - 1)
+    writer.die()
+    host.source.step()
+    assert len(host.spans()) == 4
+    assert host.sink.dropped == {}
+    assert host.source.damaged_rings == 1
+
+
+@pytest.mark.filterwarnings("error")
+def test_noise_in_a_header_or_a_number_is_no_error(host):
+    writer = RingWriter(host.folder)
+    at = HEADER.fields["agent_version"][1]
+    writer.map[at : at + 3] = [0xFF, 0xFE, 0xFD]
+    at = HEADER.fields["executable"][1]
+    writer.map[at : at + 8] = np.frombuffer(b"\x1b]0;a\x07\n/", np.uint8)
+    name = writer.text("step:7")
+    times = {"start_ns": T0, "end_ns": T0 + 1000, "thread_id": 9, "name": name}
+    writer.write(RecordType.RANGE, id=1, **times)
+    writer.write(RecordType.STEP, number=2**64 - 1, window=1, covered=1, **times)
+    close_window(writer)
+    writer.die()
+    host.source.step()
+    assert [row["kind"] for row in host.spans()] == [SpanKind.STEP]
+    assert not any(ord(sign) < 32 for text in host.said for sign in text)
+
+
+def test_a_folder_that_is_given_twice_is_read_once(tmp_path):
+    (tmp_path / "link").symlink_to(tmp_path)
+    given = [str(tmp_path / "b"), str(tmp_path), str(tmp_path / "link"), f"{tmp_path}/."]
+    assert folders_of(given) == [tmp_path / "b", tmp_path]
+    with pytest.raises(UsageError, match="home directory"):
+        folders_of(["~no-such-user/rings"])
 
 
 def test_a_folder_that_is_a_file_is_refused(tmp_path):
