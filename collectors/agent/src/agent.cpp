@@ -80,13 +80,17 @@ void Launch() {
   const std::string path =
       folder + "/" + std::to_string(getpid()) + "-" + std::to_string(NowNs()) + ".ring";
   const Losses losses = RemoveOldRings(folder, kKeptRings);
-  agent->ring = MakeDirectory(folder) ? Ring::Create(path, agent->config.ring_bytes) : nullptr;
+  const auto describe = [agent](Header* header) {
+    Describe(header);
+    Session::SetDefaults(agent->config, header);
+  };
+  agent->ring =
+      MakeDirectory(folder) ? Ring::Create(path, agent->config.ring_bytes, describe) : nullptr;
   if (agent->ring == nullptr) {
     std::fprintf(stderr, "spanlite agent: off: cannot make %s: %s\n", path.c_str(),
                  std::strerror(errno));
     return;
   }
-  Describe(agent->ring->header());
   for (size_t reason = 0; reason < losses.size(); ++reason)
     agent->ring->CountDrop(static_cast<Drop>(reason), losses[reason]);
   agent->strings = new Strings(agent->ring);

@@ -73,7 +73,8 @@ bool Ring::MapMore() {
 #endif
 }
 
-Ring* Ring::Create(const std::string& path, uint64_t capacity_bytes) {
+Ring* Ring::Create(const std::string& path, uint64_t capacity_bytes,
+                   const std::function<void(Header*)>& describe) {
   const uint64_t capacity = RoundUp(capacity_bytes);
   const uint64_t total = kHeaderBytes + capacity;
   // Made under another name and renamed, so that the daemon never sees half a header.
@@ -86,6 +87,7 @@ Ring* Ring::Create(const std::string& path, uint64_t capacity_bytes) {
     header->header_bytes = kHeaderBytes;
     header->capacity_bytes = capacity;
     header->process_id = static_cast<uint32_t>(getpid());
+    if (describe) describe(header);
     header->magic = kRingMagic;
     if (rename(draft.c_str(), path.c_str()) == 0) return new Ring(header, total, file);
     munmap(at, total);

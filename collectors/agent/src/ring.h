@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 
 #include "ring_layout.h"
@@ -21,8 +22,10 @@ inline std::atomic<uint64_t>* HeadWord(void* record) {
 class Ring {
  public:
   // Makes `path` with room for `capacity_bytes` (rounded up to a power of two).
-  // Returns nullptr, with errno set, where the file cannot be made.
-  static Ring* Create(const std::string& path, uint64_t capacity_bytes);
+  // Returns nullptr, with errno set, where the file cannot be made. `describe` fills in the header
+  // before anybody else can see it.
+  static Ring* Create(const std::string& path, uint64_t capacity_bytes,
+                      const std::function<void(Header*)>& describe = nullptr);
   ~Ring();
   Ring(const Ring&) = delete;
   Ring& operator=(const Ring&) = delete;

@@ -33,16 +33,19 @@ Session::Session(const Config& config, Ring* ring, Strings* strings,
                   [this](const std::vector<uint32_t>& threads) { return Hold(threads); }),
       budget_(config.budget_ppm, config.window_steps, config.window_every_ns),
       allowance_(config.detach_mib_a_day) {
-  Control& control = ring_->header()->control;
+  if (!why_ranges_only.empty()) NoKernels(why_ranges_only);
+  worker_ = std::thread(&Session::Work, this);
+}
+
+void Session::SetDefaults(const Config& config, Header* header) {
+  Control& control = header->control;
   control.level = static_cast<uint32_t>(config.level);
   control.budget_ppm = config.budget_ppm;
   control.capture_steps = config.window_steps == 0 ? Budget::kUsualSteps : config.window_steps;
   control.step_slo_ns = config.step_slo_ns;
   control.detach = static_cast<uint32_t>(config.detach);
   control.api_calls = config.api_calls ? 1 : 0;
-  ring_->header()->state.level = static_cast<uint32_t>(std::min(config.level, Level::kRanges));
-  if (!why_ranges_only.empty()) NoKernels(why_ranges_only);
-  worker_ = std::thread(&Session::Work, this);
+  header->state.level = static_cast<uint32_t>(std::min(config.level, Level::kRanges));
 }
 
 void Session::Work() {

@@ -37,6 +37,8 @@ class Session : public StepObserver {
   // `why_ranges_only`: where CUPTI must not be touched, the reason; else empty.
   Session(const Config& config, Ring* ring, Strings* strings, const std::string& why_ranges_only);
 
+  // What the daemon finds in a ring, and may change from then on.
+  static void SetDefaults(const Config& config, Header* header);
   // CUDA initialises, so that no context and no graph exists yet.
   void CudaBegins();
   void StepBegins(uint32_t thread_id) override;

@@ -44,6 +44,8 @@ LAYOUTS = {
 }
 REASONS = {"schedule": 0, "demand": 1, "slo": 2, "continuous": 3, "learn": 4, "throttle": 5}
 DROPS = ("ring_full", "cupti_dropped", "budget", "unknown", "torn", "deleted")
+WISHES = {"level": 0, "capture_request": 1, "capture_steps": 2, "budget_ppm": 3}
+WISHES |= {"strings_epoch": 6, "detach": 7, "api_calls": 8, "capture_reason": 9}
 LEVELS = {"off": 0, "ranges": 1, "windows": 2, "continuous": 3}
 
 
@@ -142,14 +144,16 @@ class RingReader:
 
     def control(self, **values: int) -> None:
         """Set words of the control block."""
-        places = {"level": 0, "capture_request": 1, "capture_steps": 2, "budget_ppm": 3}
-        places |= {"strings_epoch": 6, "detach": 7, "capture_reason": 9}
         for name, value in values.items():
-            self._word(0, places[name], ctypes.c_uint32).value = value
+            self._word(0, WISHES[name], ctypes.c_uint32).value = value
 
-    def keeps_all_calls(self) -> bool:
-        """Whether calls that launch nothing are wanted, too."""
-        return bool(self._word(0, 8, ctypes.c_uint32).value)
+    def wish(self, name: str) -> int:
+        """A word of the control block."""
+        return int(self._word(0, WISHES[name], ctypes.c_uint32).value)
+
+    def executable(self) -> str:
+        base = self.lib.spanlite_ring_header(self.ring)
+        return ctypes.string_at(base + 48).decode()
 
     def state(self) -> dict[str, int]:
         words = ["level", "attached", "window_open", "disabled"]

@@ -71,11 +71,11 @@ def test_flags_and_lists_are_taken_whole_or_not_at_all(plain: Build, hosts: Host
     assert wrong.stderr.count("keeping the default") == 2
     reader = hosts.reader()
     reader.drain()
-    assert len(reader.records.sync) > 0 and not reader.keeps_all_calls()
+    assert len(reader.records.sync) > 0 and reader.wish("api_calls") == 0
     for word, on in {"false": False, "no": False, "0": False, "yes": True, "1": True}.items():
         process = hosts.start(plain, *words, level="ranges", api_calls=word, activities="")
         assert hosts.end(process).stderr == ""
-        assert hosts.reader(process.pid).keeps_all_calls() == on
+        assert hosts.reader(process.pid).wish("api_calls") == on
 
 
 def test_ranges_make_no_cupti_call(build: Build, hosts: Hosts) -> None:
@@ -375,6 +375,20 @@ def test_what_was_in_rings_that_are_deleted_is_counted(plain: Build, hosts: Host
     assert [reader.drops()["deleted"] for reader in after] == [0, 0, unread]
     assert [reader.drops()["ring_full"] for reader in after] == [0, 0, 5]
     assert [reader.drops()["torn"] for reader in after] == [0, 0, 0]
+
+
+def test_a_ring_is_whole_as_soon_as_it_is_there(plain: Build, hosts: Hosts, until: Until) -> None:
+    """What the daemon asks for at once must not be lost to the agent's own beginning."""
+    for _ in range(15):
+        process = hosts.start(plain, "steps=100000000", "step_us=100", level="windows")
+        until(lambda pid=process.pid: any(hosts.rings.glob(f"{pid}-*.ring")))  # type: ignore[misc]
+        reader = hosts.reader(process.pid)
+        assert reader.executable().endswith("host")
+        reader.control(level=1, capture_steps=77)
+        until(lambda reader=reader: reader.state()["steps"] > 5)  # type: ignore[misc]
+        assert (reader.wish("level"), reader.wish("capture_steps")) == (1, 77)
+        process.kill()
+        process.wait()
 
 
 def test_nothing_in_the_folder_keeps_a_process_from_starting(plain: Build, hosts: Hosts) -> None:
