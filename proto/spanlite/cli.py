@@ -31,6 +31,9 @@ _MACHINE_SAYS = {
     errno.EROFS: "write elsewhere",
     errno.EACCES: "run as a user who may, or choose another path",
     errno.EPERM: "run as a user who may, or choose another path",
+    errno.ENAMETOOLONG: "choose a shorter name",
+    errno.ELOOP: "its links lead in a circle; choose another path",
+    errno.ENOTDIR: "a part of it is no folder; choose another path",
     errno.EMFILE: "raise the limit on open files (ulimit -n)",
     errno.ENFILE: "raise the limit on open files of this machine",
 }

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import itertools
 import os
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
 from spanlite.errors import InputError
+
+#: As Linux follows at most.
+_MOST_LINKS = 40
+#: What interrupted processes have left of one file.
+_MOST_LEFT = 1000
 
 
 class FileBusyError(InputError):
@@ -18,23 +25,37 @@ class FileBusyError(InputError):
 class Draft:
     """A file in the making, locked for as long as it is one. Write to `path`, then `put` it.
 
+    What an interrupted process has left of such a file stays: this one then has another name.
     Raises FileBusyError where another process makes the same file, OSError where it cannot be made.
     """
 
     def __init__(self, target: Path) -> None:
         self._target = target
         self.path = draft_of(target)
-        self._lock = None if self.path == target else _lock(self.path, target)
+        self._lock: int | None = None
+        if self.path != target:
+            self.path, self._lock = _lock(self.path, target)
 
     def put(self) -> None:
-        """Make it visible. Raises OSError."""
+        """Make it visible, in place of what is there. Raises OSError."""
+        self._check()
         put(self.path, self._target)
         self.release()
 
+    def put_beside(self) -> Path:
+        """Make it visible without replacing anything: as `unused` names it. Raises OSError."""
+        self._check()
+        if self._lock is None:
+            return self._target
+        name = next(name for name in _numbered(self._target) if _linked(self.path, name))
+        self.path.unlink(missing_ok=True)
+        self.release()
+        return name
+
     def discard(self) -> None:
         """Leave nothing of it; after `put` this does nothing."""
-        if self._lock is not None:
-            discard(self.path, self._target)
+        if self._lock is not None and self._is_ours(self._lock):
+            self.path.unlink(missing_ok=True)
         self.release()
 
     def release(self) -> None:
@@ -43,19 +64,47 @@ class Draft:
             os.close(self._lock)
             self._lock = None
 
+    def _check(self) -> None:
+        if self._lock is not None and not self._is_ours(self._lock):
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(self.path))
 
-def _lock(draft: Path, target: Path) -> int:
-    while True:
+    def _is_ours(self, lock: int) -> bool:
+        """Not where somebody has deleted it, and perhaps another process has made its own."""
+        try:
+            return os.path.samestat(os.fstat(lock), self.path.stat())
+        except OSError:
+            return False
+
+
+def _lock(first: Path, target: Path) -> tuple[Path, int]:
+    stem = first.name.removesuffix(".part")
+    others = (first.with_name(f"{stem}.{i}.part") for i in range(1, _MOST_LEFT))
+    for draft in itertools.chain([first], others):
         number = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         if _is_locked(number, fcntl.LOCK_EX):
             os.close(number)
             raise FileBusyError(
                 f"'{target}' is being written by another process; name another file, or wait"
             )
+        mine = os.fstat(number)
         with suppress(FileNotFoundError):
-            if os.fstat(number).st_ino == draft.stat().st_ino:
-                return number
-        os.close(number)  # of a writer that has just ended; make our own
+            if mine.st_size == 0 and os.path.samestat(mine, draft.stat()):
+                return draft, number
+        os.close(number)  # left by another process, or of one that has just ended
+    raise FileBusyError(f"'{target}': too many drafts are left beside it; delete '{stem}*.part'")
+
+
+def _linked(draft: Path, name: Path) -> bool:
+    """Give the draft a name, too; False where there is something of that name."""
+    try:
+        os.link(draft, name)
+    except FileExistsError:
+        return False
+    except OSError:  # a file system without links
+        if os.path.lexists(name):
+            return False
+        draft.replace(name)
+    return True
 
 
 def _is_locked(number: int, kind: int) -> bool:
@@ -85,14 +134,19 @@ def unused(path: Path) -> Path:
     """
     if draft_of(path) == path:
         return path
-    names = (path.with_name(f"{path.stem}.{i}{path.suffix}") for i in itertools.count(1))
-    return next(name for name in itertools.chain([path], names) if not _is_used(name))
+    return next(name for name in _numbered(path) if not _is_used(name))
+
+
+def _numbered(path: Path) -> Iterator[Path]:
+    yield path
+    for i in itertools.count(1):
+        yield path.with_name(f"{path.stem}.{i}{path.suffix}")
 
 
 def _is_used(path: Path) -> bool:
-    draft = draft_of(path)
     if os.path.lexists(path):
         return True
+    draft = draft_of(path)
     try:
         return draft.stat().st_size > 0 or is_written(draft)
     except FileNotFoundError:
@@ -102,12 +156,25 @@ def _is_used(path: Path) -> bool:
 def draft_of(path: Path) -> Path:
     """Where to write what `put` shall make visible as `path`.
 
-    A file beside it; or `path` itself where a rename would put a file in place of what it is: a
-    device (/dev/null), a pipe, a link (/dev/stdout).
+    A file beside it, and beside what a link leads to; or `path` itself where a rename would put a
+    file in place of what it is: a device (/dev/null), a pipe, what is open already (/dev/stdout).
     """
-    if path.is_symlink() or (path.exists() and not path.is_file()):
+    real = _real(path)
+    if real is None or (real.exists() and not real.is_file()):
         return path
-    return path.with_name(f".{path.name}.part")
+    return real.with_name(f".{real.name}.part")
+
+
+def _real(path: Path) -> Path | None:
+    """What links lead to; None where one leads to what is no file of a folder."""
+    for _ in range(_MOST_LINKS):
+        top = path.absolute().parts[1:3]
+        if top[:1] == ("proc",) or (top[:1] == ("dev",) and top != ("dev", "shm")):
+            return None
+        if not path.is_symlink():
+            return path
+        path = path.parent / path.readlink()
+    raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
 
 
 def is_draft(path: Path) -> bool:
@@ -118,10 +185,4 @@ def is_draft(path: Path) -> bool:
 def put(draft: Path, path: Path) -> None:
     """Make the finished draft visible."""
     if draft != path:
-        draft.replace(path)
-
-
-def discard(draft: Path, path: Path) -> None:
-    """Leave no draft; also where there is none."""
-    if draft != path:
-        draft.unlink(missing_ok=True)
+        draft.replace(_real(path) or path)

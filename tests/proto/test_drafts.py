@@ -7,7 +7,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from spanlite.drafts import Draft, FileBusyError, discard, draft_of, is_written, put, unused
+from spanlite.drafts import Draft, FileBusyError, draft_of, is_written, put, unused
 
 
 def test_a_file_is_replaced_when_it_is_whole(tmp_path: Path) -> None:
@@ -23,10 +23,10 @@ def test_a_file_is_replaced_when_it_is_whole(tmp_path: Path) -> None:
 def test_a_discarded_draft_leaves_what_was_there(tmp_path: Path) -> None:
     path = tmp_path / "out"
     path.write_text("before")
-    draft = draft_of(path)
-    draft.write_text("half")
-    discard(draft, path)
-    discard(draft, path)
+    draft = Draft(path)
+    draft.path.write_text("half")
+    draft.discard()
+    draft.discard()
     assert path.read_text() == "before" and list(tmp_path.iterdir()) == [path]
 
 
@@ -39,7 +39,6 @@ def test_a_pipe_stays_a_pipe(tmp_path: Path) -> None:
     draft = draft_of(path)
     draft.write_text("hello")
     put(draft, path)
-    discard(draft, path)
     reader.join()
     assert found == ["hello"] and path.is_fifo()
 
@@ -52,6 +51,58 @@ def test_a_link_stays_a_link(tmp_path: Path) -> None:
     draft.write_text("after")
     put(draft, path)
     assert path.is_symlink() and (tmp_path / "target").read_text() == "after"
+    draft = Draft(path)
+    draft.path.write_text("half")
+    assert (tmp_path / "target").read_text() == "after"
+    with pytest.raises(FileBusyError):
+        Draft(tmp_path / "target")
+    draft.discard()
+    assert sorted(tmp_path.iterdir()) == [path, tmp_path / "target"]
+
+
+def test_a_link_to_a_device_or_to_an_open_file_is_written_through(tmp_path: Path) -> None:
+    for target in (os.devnull, "/dev/stdout", "/proc/self/fd/1"):
+        path = tmp_path / "link"
+        path.symlink_to(target)
+        assert draft_of(path) == path
+        path.unlink()
+    circle = tmp_path / "circle"
+    circle.symlink_to(circle)
+    with pytest.raises(OSError, match="Too many levels"):
+        draft_of(circle)
+
+
+def test_what_an_interrupted_process_has_left_stays(tmp_path: Path) -> None:
+    path = tmp_path / "out"
+    draft_of(path).write_text("left")
+    again = Draft(path)
+    again.path.write_text("again")
+    with pytest.raises(FileBusyError):
+        Draft(path)
+    again.put()
+    assert path.read_text() == "again" and draft_of(path).read_text() == "left"
+
+
+def test_a_draft_that_somebody_has_deleted_is_missed(tmp_path: Path) -> None:
+    first = Draft(tmp_path / "out")
+    first.path.unlink()
+    second = Draft(tmp_path / "out")
+    second.path.write_text("second")
+    with pytest.raises(FileNotFoundError):
+        first.put()
+    first.discard()
+    assert second.path.read_text() == "second"
+    second.put()
+
+
+def test_a_file_that_has_come_meanwhile_is_not_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "a.zst"
+    draft = Draft(path)
+    draft.path.write_text("ours")
+    path.write_text("theirs")
+    assert draft.put_beside() == tmp_path / "a.1.zst"
+    assert (path.read_text(), (tmp_path / "a.1.zst").read_text()) == ("theirs", "ours")
+    assert len(list(tmp_path.iterdir())) == 2
 
 
 def test_a_device_is_written_to() -> None:

@@ -15,7 +15,6 @@ from typing import Any
 
 import pyarrow as pa
 from spanlite.cli import DEBUG_VARIABLE
-from spanlite.drafts import draft_of
 from spanlite.errors import InputError, SpanLiteError, UsageError
 
 from spanlite_collectors.delivery import (
@@ -186,7 +185,6 @@ def _open(args: argparse.Namespace) -> Iterator[SpanSink]:
     if args.dry_run:
         yield DiscardSink()
     else:
-        _refuse_to_read_what_is_written(args)
         with open_sink(args, "import") as sink:
             try:
                 yield sink
@@ -194,17 +192,6 @@ def _open(args: argparse.Namespace) -> Iterator[SpanSink]:
                 if args.output is not None:
                     sink.abandon()
                 raise
-
-
-def _refuse_to_read_what_is_written(args: argparse.Namespace) -> None:
-    """The draft of the output may be what a killed collector left, which is to be imported."""
-    if args.output is None:
-        return
-    for path in args.files:
-        if path.exists() and draft_of(args.output).absolute() == path.absolute():
-            raise UsageError(
-                f"'{path}' would be overwritten by --output {args.output}; name another output"
-            )
 
 
 def _say_delivered(sink: KafkaSink) -> list[str]:

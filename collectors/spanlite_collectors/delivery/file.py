@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import io
 import os
 import time
@@ -32,8 +33,12 @@ class _Disk(io.RawIOBase):
     Arrow's stream writes once more when it is let go of, and would print what that meets.
     """
 
-    def __init__(self, path: Path) -> None:
-        self._file = path.open("wb", buffering=0)
+    def __init__(self, path: Path, *, patient: bool) -> None:
+        # Opening a pipe waits for its reader, and no signal ends that in a daemon.
+        wait = 0 if patient or not path.is_fifo() else os.O_NONBLOCK
+        number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | wait, 0o666)
+        os.set_blocking(number, True)
+        self._file = os.fdopen(number, "wb", buffering=0)
         self._failed = False
 
     def writable(self) -> bool:
@@ -67,14 +72,14 @@ class FileTransport:
     def __init__(
         self, path: Path, *, keep: bool = False, say: Callable[[str], None] = lambda text: None
     ) -> None:
-        self._keep = keep
+        self._keep, self._say = keep, say
         self._broken: ServiceError | None = None
         self._written: list[Message] = []
         self._written_bytes = 0
         self._next_flush = 0.0
         try:
             self.path, self._draft = _begin(path, keep)
-            self._disk = _Disk(self._draft.path)
+            self._disk = _Disk(self._draft.path, patient=not keep)
         except OSError as error:
             raise InputError(f"'{path}' cannot be written: {_reason(error)}") from None
         if self.path != path:
@@ -112,11 +117,19 @@ class FileTransport:
         try:
             if self._broken is None:
                 self._do(self._end)
-                self._do(self._draft.put)
+                self._do(self._put)
         finally:
             with contextlib.suppress(OSError):
                 self._end()
             self._draft.release()
+
+    def _put(self) -> None:
+        if not self._keep:
+            self._draft.put()
+            return
+        name = self._draft.put_beside()
+        if name != self.path:
+            self._say(f"'{self.path}' has come meanwhile; this is '{name}'")
 
     def discard(self) -> None:
         """Leave no file, and one that was there before as it is."""
@@ -138,7 +151,7 @@ class FileTransport:
             work()
         except OSError as error:
             left = ""
-            if self._keep and self._draft.path != self.path:
+            if self._keep and self._draft.path != self.path and self._draft.path.exists():
                 left = f"; `spanlite import` takes what was written, in '{self._draft.path}'"
             self._broken = ServiceError(f"'{self.path}' cannot be written: {_reason(error)}{left}")
             raise self._broken from None
@@ -155,6 +168,8 @@ def _begin(path: Path, keep: bool) -> tuple[Path, Draft]:
 
 
 def _reason(error: OSError) -> str:
+    if error.errno == errno.ENXIO:
+        return "it is a pipe that nobody reads; start its reader first"
     return os.strerror(error.errno) if error.errno else str(error)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from contextlib import suppress
@@ -11,7 +12,7 @@ import pytest
 from spanlite.cli import main
 from spanlite.codec import decode_batch
 from spanlite.drafts import Draft, draft_of
-from spanlite.errors import ServiceError
+from spanlite.errors import InputError, ServiceError
 from spanlite.v1.spanlite_pb2 import BatchHeader
 from spanlite_collectors.batching import Batcher
 from spanlite_collectors.delivery import KafkaSink, Numbering, Outbox
@@ -83,13 +84,27 @@ def test_a_daemon_replaces_no_file_and_no_draft(file: Path, tmp_path: Path) -> N
     assert len(said) == 3 and all("is there already" in text for text in said)
 
 
-def test_what_is_read_is_not_written(file: Path, tmp_path: Path, capsys) -> None:
-    """The nearest command for what a killed collector left would destroy it."""
-    draft = draft_of(tmp_path / "host7.spans")
+def test_what_is_read_is_not_written(file: Path, tmp_path: Path) -> None:
+    """The nearest command for what a killed collector left must not destroy it."""
+    path = tmp_path / "host7.spans"
+    draft = draft_of(path)
     draft.write_bytes(file.read_bytes())
-    assert main(["import", str(draft), "--output", str(tmp_path / "host7.spans")]) == 2
-    assert "would be overwritten" in capsys.readouterr().err
+    assert main(["import", str(draft), "--output", str(path)]) == 0
     assert draft.read_bytes() == file.read_bytes()
+    link = tmp_path / "link"
+    link.symlink_to(path)
+    before = sum(decode_batch(message).spans.num_rows for message in read_messages(path))
+    assert main(["import", str(path), "--output", str(link)]) == 0
+    assert sum(decode_batch(message).spans.num_rows for message in read_messages(path)) == before
+
+
+def test_a_pipe_that_nobody_reads_and_a_name_too_long(file: Path, tmp_path: Path, capsys) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(InputError, match="a pipe that nobody reads"):
+        FileTransport(tmp_path / "pipe", keep=True)
+    for command in (["import", str(file)], SMALL):
+        assert main([*command, "--output", str(tmp_path / ("b" * 300))]) == 2
+        assert "ame too long" in capsys.readouterr().err
 
 
 def test_a_file_that_another_process_writes_is_refused(file: Path, tmp_path: Path, capsys) -> None:
