@@ -85,7 +85,7 @@ class Daemon:
             self._say("stopping")
 
     def _watch(self, stop: threading.Event) -> None:
-        away, give_back_at = False, 0.0
+        away, full, give_back_at = False, False, 0.0
         while not stop.wait(0.5):
             if time.monotonic() >= give_back_at:
                 give_back()
@@ -95,6 +95,10 @@ class Daemon:
                 away = stats.broker_away
                 where = "keeping batches on disk" if stats.spooling else "holding batches"
                 self._say(f"the broker does not answer; {where}" if away else "the broker is back")
+            if self._sink.overloaded != full:
+                full = not full
+                what = f"no room: spans are refused; {self._sink.cure}" if full else "room again"
+                self._say(what)
             if not self._sink.alive:
                 return
 

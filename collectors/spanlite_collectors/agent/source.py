@@ -209,7 +209,10 @@ class RingSource:
         if self._thread.is_alive():
             self._thread.join()
         with self._lock:
-            self._each(self._end)
+            try:
+                self._each(self._end)
+            except SpanLiteError as error:
+                self._give_up(error)
         told = self._ended
         if told.records:
             self._say(
@@ -243,7 +246,8 @@ class RingSource:
             try:
                 self.step(flush)
             except SpanLiteError as error:  # delivery is over; the daemon sees that itself
-                self.troubles.tell("delivery", str(error))
+                self._give_up(error)
+                return
             except Exception as error:  # whatever it is, it may pass, and rings fill up meanwhile
                 self.troubles.tell("rings", f"rings are not read: {type(error).__name__}: {error}")
             else:
@@ -267,6 +271,17 @@ class RingSource:
                 raise
             except Exception as error:
                 self._start_over(path, process, error)
+
+    def _give_up(self, error: SpanLiteError) -> None:
+        """Nothing can be delivered: what is still in the rings waits for another daemon."""
+        with self._lock:
+            lost = 0
+            for path, process in list(self._processes.items()):
+                account = process.account()
+                lost += account.rows - account.spans
+                self._close(path, process, waiting=0, dropped=account.rows - account.spans)
+            self._sink.drop("undelivered", lost)
+        self.troubles.tell("rings", f"{error}; {lost} records out of rings are dropped")
 
     def _end(self, path: Path, process: _Process) -> None:
         process.drain()

@@ -64,7 +64,7 @@ def status_of(ring: Ring, dropped: Mapping[str, int] | None = None) -> ProcessSt
         cost_ppm=int(state["cost_ppm"]),
         records=int(state["records"]),
         dropped=ring.all_drops() if dropped is None else dict(dropped),
-        disabled=bytes(state["reason"]).decode(errors="replace") if state["disabled"] else "",
+        disabled=ring.reason,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import json
 import sys
 import time
@@ -24,7 +25,7 @@ _MOST_MS = 86_400_000
 LEVELS = tuple(level.name.lower() for level in Level)
 _EPILOG = """\
 The spans of a capture arrive like all others; `spanlite collect` must run. A capture opens at
-the next step's begin and holds whole steps.
+the next step's begin and holds whole steps; `--level ranges` ends one that is under way.
 
 examples:
   spanlite capture --list
@@ -119,7 +120,7 @@ def _rings(folders: list[Path]) -> Iterator[list[Ring]]:
             try:
                 ring = Ring(path)
             except InputError as error:
-                if path.exists():
+                if getattr(error, "errno", None) != errno.ENOENT:  # just gone
                     print(f"warning: {error}", file=sys.stderr)
                 continue
             if ring.alive:
@@ -214,10 +215,7 @@ def _wait(rings: list[Ring], before: list[Records], steps: int, timeout_s: float
 
 
 def _captured(ring: Ring, then: Records, steps: int) -> bool:
-    now = ring.state
-    covered, windows = (int(now[n][0]) - int(then[n][0]) for n in ("steps_covered", "windows"))
-    goes_on = now["window_open"][0] and now["level"][0] == Level.CONTINUOUS
-    return covered >= steps and bool(windows > 0 or goes_on)
+    return int(ring.state["steps_covered"][0]) - int(then["steps_covered"][0]) >= steps
 
 
 def _print(rings: list[Ring], as_json: bool) -> None:

@@ -130,7 +130,8 @@ class KafkaSink:
             self._stats.received_spans += len(keep)
             for bucket, rows in parts:
                 self._batcher.add(bucket, rows, resource)
-            self._send_or_stop(list(self._batcher.take_full()))
+            with contextlib.suppress(ServiceError):  # they are taken; the next call says it
+                self._send_or_stop(list(self._batcher.take_full()))
 
     def drop(self, reason: str, spans: int) -> None:
         """Count spans that will never be sent; the next header tells the ledger."""
@@ -193,6 +194,12 @@ class KafkaSink:
                 return False
             # Also where what was taken fills the rest, or it would be lost when this ends.
             return not (self._outbox.has_room() and self._outbox.keeps(self._batcher.pending_bytes))
+
+    @property
+    def cure(self) -> str:
+        """What to do where there is no room."""
+        spool = self._outbox.spool
+        return "start the broker" if spool is None else f"start the broker, or {spool.cure}"
 
     def __enter__(self) -> Self:
         """The sink."""
@@ -325,7 +332,7 @@ class KafkaSink:
         ledger = "the next run tells the ledger" if told else "nothing tells the ledger"
         raise ServiceError(
             f"{what}, and the spool {self._outbox.spool.folder} has no room for more; {ledger}; "
-            "give it more with --spool-bytes"
+            f"{self._outbox.spool.cure}"
         )
 
     def _spool_told(self) -> bool:

@@ -94,6 +94,10 @@ class Entry:
     size: int
 
 
+#: A disk with less than this is full for new records; those taken already may use the rest.
+_FREE_BYTES = 1 << 20
+
+
 class Spool:
     """A first-in, first-out queue of byte strings on disk. Not thread-safe.
 
@@ -151,8 +155,28 @@ class Spool:
 
     def has(self, room: Room, more_bytes: int = 0) -> bool:
         """Whether one more record may be appended there, after so many bytes of others."""
-        kept_free = more_bytes + (self._reserved_bytes if room is Room.OPEN else 0)
-        return room is Room.ANY or self.size_bytes < self._max_bytes - kept_free
+        if room is Room.ANY:
+            return True
+        is_open = room is Room.OPEN
+        kept_free = more_bytes + (self._reserved_bytes if is_open else 0)
+        return self.size_bytes < self._max_bytes - kept_free and self._disk_has(
+            more_bytes + (_FREE_BYTES if is_open else 0)
+        )
+
+    def _disk_has(self, size_bytes: int) -> bool:
+        try:
+            disk = os.fstatvfs(self._lock)
+        except OSError:
+            return True
+        blocks = disk.f_bfree if os.geteuid() == 0 else disk.f_bavail
+        return blocks * disk.f_frsize > size_bytes
+
+    @property
+    def cure(self) -> str:
+        """What to do where it has no room."""
+        if self._disk_has(_FREE_BYTES):
+            return "give the spool more with --spool-bytes"
+        return f"make room on the disk of {self.folder}"
 
     def append(self, record: bytes, *, unread: bool = True, room: Room = Room.OPEN) -> Entry:
         """Write a record at the end. Raises SpoolFullError; then nothing was written.
@@ -161,7 +185,7 @@ class Spool:
         in this run, but is there for the next one until `done`.
         """
         if not self.has(room):
-            raise SpoolFullError(f"the spool {self.folder} holds its {self._max_bytes} bytes")
+            raise SpoolFullError(f"the spool {self.folder} has no room; {self.cure}")
         framed = _frame(record)
         segment, writer = self._open_tail()
         self._write(writer, segment, framed)

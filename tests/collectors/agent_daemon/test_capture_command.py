@@ -2,10 +2,11 @@ import json
 import threading
 from contextlib import closing
 
+import numpy as np
 import pytest
 from ring_writer import RingWriter
 from spanlite.cli import main
-from spanlite_collectors.agent.layout import Detach, Level
+from spanlite_collectors.agent.layout import STATE, Detach, Level
 from spanlite_collectors.agent.ring import Ring
 
 
@@ -124,12 +125,12 @@ def test_a_folder_that_is_a_file_is_refused(writer, capsys):
 
 @pytest.mark.parametrize(
     ("covered", "windows", "dies", "code"),
-    [(5, 1, False, 0), (5, 1, True, 0), (4, 1, False, 1), (4, 1, True, 1), (5, 0, False, 1)],
+    [(5, 1, False, 0), (5, 1, True, 0), (4, 1, False, 1), (4, 1, True, 1), (5, 0, False, 0)],
 )
 def test_captured_are_whole_steps_as_many_as_were_asked_for(
     writer, capsys, covered, windows, dies, code
 ):
-    """And not some window that closed, with the process's end for instance."""
+    """In whatever windows; not some window that closed, with the process's end for instance."""
     writer.state("steps_covered", 100)
     writer.state("windows", 7)
 
@@ -146,3 +147,13 @@ def test_captured_are_whole_steps_as_many_as_were_asked_for(
     said = capsys.readouterr().out
     assert said.endswith("captured\n") == (code == 0)
     assert ("process 4711 ended before" in said) == (dies and code == 1)
+
+
+def test_what_an_agent_says_of_itself_is_fit_to_be_printed(writer, capsys):
+    at = STATE.fields["reason"][1] + writer._state
+    writer.map[at : at + 8] = np.frombuffer(b"\x1b[31m\n9\n", np.uint8)
+    at = STATE.fields["disabled"][1] + writer._state
+    writer.u32(at, 1)
+    assert capture(writer, "--list") == 0
+    out = capsys.readouterr().out
+    assert "\x1b" not in out and len(out.splitlines()) == 3

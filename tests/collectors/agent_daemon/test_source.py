@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from ring_writer import RingWriter, write_recording
-from spanlite.errors import InputError, UsageError
+from spanlite.errors import InputError, ServiceError, UsageError
 from spanlite.flags import SpanFlag
 from spanlite.kinds import SpanKind
 from spanlite_collectors.agent import ring as ring_module
@@ -380,6 +380,47 @@ def test_a_folder_that_may_not_be_searched_is_told(host, monkeypatch):
     wait_for(lambda: host.source.processes())
     host.source.stop()
     assert sum("cannot be searched for rings" in text for text in host.said) == 1
+
+
+class Ended(MemorySink):
+    """Delivery ends after so many spans."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__()
+        self.most = most
+
+    def write(self, spans: pa.RecordBatch, resource: dict) -> None:
+        if self.span_count >= self.most:
+            raise ServiceError("delivery has stopped: the disk is full")
+        super().write(spans, resource)
+
+
+@pytest.mark.parametrize("how", ["running", "stopping"])
+def test_when_delivery_ends_every_row_is_counted_and_rings_wait_for_another_daemon(host, how):
+    host.sink = Ended(most=4 if how == "running" else 0)
+    host.source = host.new_source()
+    writer = RingWriter(host.folder)
+    one_step(writer)
+    if how == "running":
+        close_window(writer)
+        host.source.start()
+        wait_for(lambda: host.source.account().spans == 4)
+        for number in range(3):
+            one_step(writer, T0 + 10_000 * number, call=7 + number)
+        close_window(writer)
+        wait_for(lambda: not host.source.healthy)
+        one_step(writer, T0 + 90_000, call=20)
+    else:
+        host.source.step(flush=False)
+    host.source.stop()
+    account = host.source.account()
+    assert account.rows == account.spans + account.dropped
+    assert account.dropped == host.sink.dropped["undelivered"] > 0
+    other = Host(host.folder)
+    other.source.step()
+    other.source.stop()
+    made = 20 if how == "running" else 4
+    assert len(other.spans()) + account.rows == made
 
 
 def test_strays_that_cannot_be_removed_keep_no_ring_from_being_read(host, monkeypatch):

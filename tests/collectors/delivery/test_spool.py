@@ -14,7 +14,7 @@ import snappy
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from spanlite.errors import ServiceError
-from spanlite_collectors.delivery.spool import Spool, SpoolFullError
+from spanlite_collectors.delivery.spool import Room, Spool, SpoolFullError
 
 records = st.lists(st.binary(max_size=300), max_size=30)
 anew = settings(
@@ -263,3 +263,19 @@ def test_one_process_at_a_time(folder: Path) -> None:
         Spool(folder)
     spool.close()
     Spool(folder).close()
+
+
+def test_a_full_disk_is_no_room(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before a record fails: the sender is told to keep what there is no room for."""
+    spool = Spool(folder)
+    assert spool.has_room and "--spool-bytes" in spool.cure
+    disk = os.statvfs(folder)
+    free = [disk.f_bsize, disk.f_frsize, disk.f_blocks, 100, 100, *disk[5:]]
+    monkeypatch.setattr("os.fstatvfs", lambda number: os.statvfs_result(free))
+    assert not spool.has_room and "make room on the disk" in spool.cure
+    assert spool.has(Room.RESERVED) and spool.has(Room.ANY)
+    assert not spool.has(Room.RESERVED, 100 * disk.f_frsize)
+    spool.append(b"taken already", room=Room.RESERVED)
+    with pytest.raises(SpoolFullError, match="make room on the disk"):
+        spool.append(b"new")
+    spool.close()
