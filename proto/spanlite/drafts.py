@@ -9,6 +9,7 @@ import os
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Self
 
 from spanlite.errors import InputError
 
@@ -25,8 +26,9 @@ class FileBusyError(InputError):
 class Draft:
     """A file in the making, locked for as long as it is one. Write to `path`, then `put` it.
 
-    What an interrupted process has left of such a file stays: this one then has another name.
-    Raises FileBusyError where another process makes the same file, OSError where it cannot be made.
+    In a `with` it is discarded at the end, unless it was put before. What an interrupted process
+    has left of such a file stays: this one then has another name. Raises FileBusyError where another
+    process makes the same file, OSError where it cannot be made.
     """
 
     def __init__(self, target: Path) -> None:
@@ -38,15 +40,16 @@ class Draft:
 
     def put(self) -> None:
         """Make it visible, in place of what is there. Raises OSError."""
-        self._check()
-        put(self.path, self._target)
+        if self._lock is not None:
+            self._check(self._lock)
+            self.path.replace(_real(self._target) or self._target)
         self.release()
 
     def put_beside(self) -> Path:
         """Make it visible without replacing anything: as `unused` names it. Raises OSError."""
-        self._check()
         if self._lock is None:
             return self._target
+        self._check(self._lock)
         name = next(name for name in _numbered(self._target) if _linked(self.path, name))
         self.path.unlink(missing_ok=True)
         self.release()
@@ -64,8 +67,16 @@ class Draft:
             os.close(self._lock)
             self._lock = None
 
-    def _check(self) -> None:
-        if self._lock is not None and not self._is_ours(self._lock):
+    def __enter__(self) -> Self:
+        """The draft."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Discard it."""
+        self.discard()
+
+    def _check(self, lock: int) -> None:
+        if not self._is_ours(lock):
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(self.path))
 
     def _is_ours(self, lock: int) -> bool:
@@ -180,9 +191,3 @@ def _real(path: Path) -> Path | None:
 def is_draft(path: Path) -> bool:
     """Whether it has the name of one, which its writer did not finish."""
     return path.name.startswith(".") and path.name.endswith(".part")
-
-
-def put(draft: Path, path: Path) -> None:
-    """Make the finished draft visible."""
-    if draft != path:
-        draft.replace(_real(path) or path)

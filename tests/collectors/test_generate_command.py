@@ -8,12 +8,12 @@ from spanlite.codec import decode_batch
 from spanlite.errors import InputError
 from spanlite_collectors.importers._delimited import read_messages
 
-SMALL = ["generate", "--spans", "3000", "--layers", "2", "--seed", "4", "--start", "2026-12-01"]
 
-
-def test_a_file_of_batches(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_of_batches(
+    small: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = tmp_path / "spans.bin"
-    assert main([*SMALL, "--output", str(path)]) == 0
+    assert main([*small, "--output", str(path)]) == 0
     batches = [decode_batch(message) for message in read_messages(path)]
     spans = sum(batch.spans.num_rows for batch in batches)
     assert f"generated {spans} spans" in capsys.readouterr().out
@@ -24,9 +24,9 @@ def test_a_file_of_batches(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_file_that_is_cut_off(tmp_path: Path) -> None:
+def test_a_file_that_is_cut_off(small: list[str], tmp_path: Path) -> None:
     path = tmp_path / "spans.bin"
-    main([*SMALL, "--output", str(path)])
+    main([*small, "--output", str(path)])
     whole = path.read_bytes()
     for size in (len(whole) - 1, 1):
         path.write_bytes(whole[:size])
@@ -34,22 +34,24 @@ def test_a_file_that_is_cut_off(tmp_path: Path) -> None:
             list(read_messages(path))
 
 
-def test_a_dry_run_needs_no_broker(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([*SMALL, "--dry-run"]) == 0
+def test_a_dry_run_needs_no_broker(small: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*small, "--dry-run"]) == 0
     assert "generated" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
     "words", [["--hosts", "0"], ["--error-share", "2"], ["--start", "yesterday"], ["--output", "/"]]
 )
-def test_wrong_values_are_told(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([*SMALL, *([] if "--output" in words else ["--dry-run"]), *words]) == 2
+def test_wrong_values_are_told(
+    small: list[str], words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*small, *([] if "--output" in words else ["--dry-run"]), *words]) == 2
     assert capsys.readouterr().err.count("\n") == 1
 
 
-def test_the_rate_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_rate_is_kept(small: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     slept: list[float] = []
     monkeypatch.setattr("spanlite_collectors.commands.generate.time.sleep", slept.append)
-    assert main([*SMALL, "--dry-run", "--rate", "1"]) == 0
+    assert main([*small, "--dry-run", "--rate", "1"]) == 0
     # At one span a second, 3,000 spans are due after 50 minutes.
     assert max(slept) > 2_000

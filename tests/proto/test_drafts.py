@@ -7,16 +7,16 @@ import threading
 from pathlib import Path
 
 import pytest
-from spanlite.drafts import Draft, FileBusyError, draft_of, is_written, put, unused
+from spanlite.drafts import Draft, FileBusyError, draft_of, is_written, unused
 
 
 def test_a_file_is_replaced_when_it_is_whole(tmp_path: Path) -> None:
     path = tmp_path / "out"
     path.write_text("before")
-    draft = draft_of(path)
-    draft.write_text("after")
+    draft = Draft(path)
+    draft.path.write_text("after")
     assert path.read_text() == "before"
-    put(draft, path)
+    draft.put()
     assert path.read_text() == "after" and list(tmp_path.iterdir()) == [path]
 
 
@@ -36,9 +36,9 @@ def test_a_pipe_stays_a_pipe(tmp_path: Path) -> None:
     found: list[str] = []
     reader = threading.Thread(target=lambda: found.append(path.read_text()))
     reader.start()
-    draft = draft_of(path)
-    draft.write_text("hello")
-    put(draft, path)
+    draft = Draft(path)
+    draft.path.write_text("hello")
+    draft.put()
     reader.join()
     assert found == ["hello"] and path.is_fifo()
 
@@ -47,9 +47,9 @@ def test_a_link_stays_a_link(tmp_path: Path) -> None:
     (tmp_path / "target").write_text("before")
     path = tmp_path / "link"
     path.symlink_to(tmp_path / "target")
-    draft = draft_of(path)
-    draft.write_text("after")
-    put(draft, path)
+    draft = Draft(path)
+    draft.path.write_text("after")
+    draft.put()
     assert path.is_symlink() and (tmp_path / "target").read_text() == "after"
     draft = Draft(path)
     draft.path.write_text("half")

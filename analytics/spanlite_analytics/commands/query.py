@@ -96,20 +96,15 @@ def _write(reader: pa.RecordBatchReader, form: str, output: str | None) -> None:
         return
     # A run that fails or is interrupted leaves no half file behind.
     try:
-        draft = Draft(Path(output))
+        with Draft(Path(output)) as draft:
+            if form == "parquet":
+                write_parquet(reader, str(draft.path))
+            else:
+                with draft.path.open("w", newline="") as out:
+                    TEXT_WRITERS[form](reader, out)
+            draft.put()
     except OSError as error:
         raise UsageError(f"cannot write '{output}': {error}") from None
-    try:
-        if form == "parquet":
-            write_parquet(reader, str(draft.path))
-        else:
-            with draft.path.open("w", newline="") as out:
-                TEXT_WRITERS[form](reader, out)
-        draft.put()
-    except OSError as error:
-        raise UsageError(f"cannot write '{output}': {error}") from None
-    finally:
-        draft.discard()
 
 
 command = QueryCommand()

@@ -65,20 +65,18 @@ std::vector<std::string> Words(const char* text) {
 void ReadActivities(const char* name, Config* config) {
   const char* text = std::getenv(name);
   if (text == nullptr || *text == '\0') return;
-  bool sync = false, overhead = false, external = false, copies = false;
+  Config read = *config;
+  read.sync = read.overhead = read.external = read.copies = false;
   for (std::string word : Words(text)) {
     word.erase(word.find_last_not_of(' ') + 1);
-    if (word == "sync") sync = true;
-    else if (word == "overhead") overhead = true;
-    else if (word == "external") external = true;
-    else if (word == "copies") copies = true;
+    if (word == "sync") read.sync = true;
+    else if (word == "overhead") read.overhead = true;
+    else if (word == "external") read.external = true;
+    else if (word == "copies") read.copies = true;
     else if (word != "none")
       return Complain(name, text, "a list of sync, overhead, external, copies, or none");
   }
-  config->sync = sync;
-  config->overhead = overhead;
-  config->external = external;
-  config->copies = copies;
+  *config = read;
 }
 
 }  // namespace

@@ -47,7 +47,6 @@ class Consumer {
   bool ReadHeader(uint8_t* page);
   // Sets a word of 4 or 8 bytes in it. False where it cannot lie there, or the file was cut short.
   bool WriteWord(uint32_t offset, uint32_t bytes, uint64_t value);
-  Header* header() { return header_; }
 
  private:
   Consumer(Header* header, uint64_t mapped_bytes, int file);

@@ -19,8 +19,6 @@ void* spanlite_ring_open(const char* path) { return Consumer::Open(path); }
 
 void spanlite_ring_close(void* ring) { delete Of(ring); }
 
-void* spanlite_ring_header(void* ring) { return Of(ring)->header(); }
-
 int spanlite_ring_read_header(void* ring, uint8_t* page) {
   return Of(ring)->ReadHeader(page) ? 0 : -1;
 }

@@ -19,9 +19,7 @@
 // opened.
 SPANLITE_EXPORT void* spanlite_ring_open(const char* path);
 SPANLITE_EXPORT void spanlite_ring_close(void* ring);
-// The mapped header (ring_layout.h). A file that is cut short turns its use into SIGBUS.
-SPANLITE_EXPORT void* spanlite_ring_header(void* ring);
-// Copies the header's whole page. Returns 0, or -1 where the file was cut short.
+// Copies the header's whole page (ring_layout.h). Returns 0, or -1 where the file was cut short.
 SPANLITE_EXPORT int spanlite_ring_read_header(void* ring, uint8_t* page);
 // Sets a word of 4 or 8 bytes in the header's page, at a multiple of its size. Returns 0, or -1 where
 // that is no place for one or the file was cut short.

@@ -21,6 +21,7 @@ from typing import Any, BinaryIO
 _MAX_BYTES = 64 << 20
 TEXTS, STAGES = ".texts", ".stages"
 _DRAFT = ".draft"
+_BESIDE = (TEXTS, STAGES, TEXTS + _DRAFT, STAGES + _DRAFT)
 #: An agent's own draft is a ring a moment later.
 _DRAFT_S = 60
 
@@ -81,26 +82,27 @@ class Known:
             write()
         except OSError as error:
             self.is_behind = True
-            text = (
-                f"what is known of {self._ring.name} cannot be kept for the daemon after this one, "
-                f"which would lack names: {error}; trying again"
-            )
             if not self._said:
-                self._say(text)
+                self._say(
+                    f"what is known of {self._ring.name} cannot be kept for the daemon after this "
+                    f"one, which would lack names: {error}; trying again"
+                )
             self._said = True
 
 
 def remove_strays(folder: Path) -> None:
     """Delete what is left of rings that are gone: agents delete old ones of dead processes."""
-    for suffix in (TEXTS, STAGES, TEXTS + _DRAFT, STAGES + _DRAFT):
-        for path in folder.glob(f"*.ring{suffix}"):
-            with suppress(OSError):  # the folder may be listed and not searched
-                if not path.with_name(path.name.removesuffix(suffix)).exists():
-                    path.unlink(missing_ok=True)
-    for path in folder.glob("*.ring.new"):
-        with suppress(OSError):
-            if time.time() - path.stat().st_mtime > _DRAFT_S and _is_nobodys(path):
-                path.unlink()
+    for path in folder.iterdir():
+        with suppress(OSError):  # the folder may be listed and not searched
+            if _is_stray(path):
+                path.unlink(missing_ok=True)
+
+
+def _is_stray(path: Path) -> bool:
+    name, _, suffix = path.name.rpartition(".ring")
+    if suffix == ".new":
+        return time.time() - path.stat().st_mtime > _DRAFT_S and _is_nobodys(path)
+    return suffix in _BESIDE and not path.with_name(f"{name}.ring").exists()
 
 
 def _is_nobodys(path: Path) -> bool:

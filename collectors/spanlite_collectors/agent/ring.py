@@ -199,18 +199,12 @@ class Ring:
     @property
     def executable(self) -> str:
         """Path of the program, fit to be printed."""
-        return _printable(self.header["executable"][0])
-
-    @property
-    def reason(self) -> str:
-        """Why the agent switched itself off, fit to be printed; empty where it did not."""
-        state = self.state
-        return _printable(state["reason"][0]) if state["disabled"][0] else ""
+        return printable(self.header["executable"][0])
 
     @property
     def agent_version(self) -> str:
         """Of the agent that writes it."""
-        return _printable(self.header["agent_version"][0])
+        return printable(self.header["agent_version"][0])
 
     @property
     def level(self) -> Level:
@@ -293,7 +287,7 @@ def _by_reason(counts: Records) -> dict[str, int]:
     return {word: int(n) for word, n in zip(DROP_REASONS, counts, strict=False) if n}
 
 
-def _printable(text: bytes) -> str:
+def printable(text: bytes) -> str:
     """Whatever a process wrote there, neither escapes nor lines of its own."""
     signs = bytes(text).decode(errors="replace")
     return "".join(sign if sign.isprintable() else "\ufffd" for sign in signs)

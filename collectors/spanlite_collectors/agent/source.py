@@ -278,9 +278,9 @@ class RingSource:
             lost = 0
             for path, process in list(self._processes.items()):
                 account = process.account()
-                lost += account.rows - account.spans
-                self._close(path, process, waiting=0, dropped=account.rows - account.spans)
-            self._sink.drop("undelivered", lost)
+                rest = account.rows - account.spans
+                self._close_without(path, process, "undelivered", rest)
+                lost += rest
         self.troubles.tell("rings", f"{error}; {lost} records out of rings are dropped")
 
     def _end(self, path: Path, process: _Process) -> None:
@@ -291,13 +291,16 @@ class RingSource:
     def _start_over(self, path: Path, process: _Process, error: Exception) -> None:
         """Records that no one foresaw must not end the reading of all other processes."""
         lost = process.spans.waiting + process.in_hand
-        self._sink.drop("daemon_error", lost)
+        self._close_without(path, process, "daemon_error", lost)
         self._say(
             f"process {process.ring.process_id}: {type(error).__name__}: {error}; {lost} records "
             "are dropped and reading goes on. Please report it"
         )
-        self._ended.dropped += lost
-        self._close(path, process, waiting=0)
+
+    def _close_without(self, path: Path, process: _Process, reason: str, lost: int) -> None:
+        """What of it is not written is dropped."""
+        self._sink.drop(reason, lost)
+        self._close(path, process, waiting=0, dropped=lost)
 
     def _serve(self, path: Path, process: _Process, flush: bool) -> None:
         alive = not flush or process.ring.alive
@@ -359,14 +362,11 @@ class RingSource:
     def _open(self, path: Path) -> None:
         ring = Ring(path)
         try:
-            mine = ring.claim()
-            if mine:
-                known = Known(path, self._say)
-                process = _Process(ring, self._sink, self._options, self._sampled, known)
+            process = self._process_of(ring) if ring.claim() else None
         except BaseException:
             ring.close()  # its claim would keep us from it, too
             raise
-        if not mine:
+        if process is None:
             ring.close()
             self._refusals.for_now(
                 path,
@@ -377,6 +377,10 @@ class RingSource:
         self._refusals.forget(path)
         self._processes[path] = process
         self._say(f"process {ring.process_id} ({ring.executable}): {path}")
+
+    def _process_of(self, ring: Ring) -> _Process:
+        known = Known(ring.path, self._say)
+        return _Process(ring, self._sink, self._options, self._sampled, known)
 
     def _remove(self, path: Path) -> None:
         try:

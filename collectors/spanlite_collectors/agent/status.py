@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import astuple, dataclass
 
 from spanlite_collectors.agent.layout import Level
-from spanlite_collectors.agent.ring import Ring
+from spanlite_collectors.agent.ring import Ring, printable
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ def status_of(ring: Ring, dropped: Mapping[str, int] | None = None) -> ProcessSt
         cost_ppm=int(state["cost_ppm"]),
         records=int(state["records"]),
         dropped=ring.all_drops() if dropped is None else dict(dropped),
-        disabled=ring.reason,
+        disabled=printable(state["reason"]) if state["disabled"] else "",
     )
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from spanlite.errors import InputError, UsageError
 
 from spanlite_collectors.agent.layout import Detach, Level
-from spanlite_collectors.agent.ring import Records, Ring, rings_in
+from spanlite_collectors.agent.ring import Ring, rings_in
 from spanlite_collectors.agent.source import DEFAULT_FOLDER, folders_of
 from spanlite_collectors.agent.status import status_of
 
@@ -78,7 +78,7 @@ class CaptureCommand:
                 return 0
             chosen = [r for r in rings if args.all or r.process_id in args.pid]
             _refuse_missing(args, chosen)
-            before = [ring.state for ring in chosen]
+            before = [_covered(ring) for ring in chosen]
             for ring in chosen:
                 _ask(ring, args)
                 _warn(ring, args)
@@ -189,13 +189,13 @@ def _warn(ring: Ring, args: argparse.Namespace) -> None:
         )
 
 
-def _wait(rings: list[Ring], before: list[Records], steps: int, timeout_s: float) -> int:
+def _wait(rings: list[Ring], before: list[int], steps: int, timeout_s: float) -> int:
     """0 once each has captured so many whole steps more, 1 if time runs out or a process ends."""
     end = time.monotonic() + timeout_s
     waiting = list(zip(rings, before, strict=True))
     while True:
         ended = {ring for ring, _ in waiting if not ring.alive}
-        waiting = [(ring, then) for ring, then in waiting if not _captured(ring, then, steps)]
+        waiting = [(ring, then) for ring, then in waiting if _covered(ring) - then < steps]
         if not waiting:
             print("captured")
             return 0
@@ -214,8 +214,9 @@ def _wait(rings: list[Ring], before: list[Records], steps: int, timeout_s: float
     return 1
 
 
-def _captured(ring: Ring, then: Records, steps: int) -> bool:
-    return int(ring.state["steps_covered"][0]) - int(then["steps_covered"][0]) >= steps
+def _covered(ring: Ring) -> int:
+    """Whole steps in windows so far."""
+    return int(ring.state["steps_covered"][0])
 
 
 def _print(rings: list[Ring], as_json: bool) -> None:

@@ -6,7 +6,7 @@ import contextlib
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from types import TracebackType
 from typing import Any, Self
@@ -226,13 +226,19 @@ class KafkaSink:
 
     def _send(self, batches: Sequence[Ready]) -> None:
         left = deque(batches)
-        try:
+        with self._losing(left):
             while left:
                 if self._admit():
                     self._send_one(left.popleft())  # the outbox answers for it from here on
                     continue
                 full = "spool_full" if self._outbox.spool is not None else "queue_full"
                 self._count_drop(full, left.popleft().spans.num_rows)
+
+    @contextlib.contextmanager
+    def _losing(self, left: Iterable[Ready]) -> Iterator[None]:
+        """What is left where the way out fails is lost."""
+        try:
+            yield
         except ServiceError:
             self._stats.lost_spans += sum(ready.spans.num_rows for ready in left)
             raise
@@ -364,12 +370,9 @@ class KafkaSink:
     def _send_aged(self) -> None:
         """Only what has room: this thread must never wait for itself."""
         aged = self._batcher.take_aged(self._outbox.has_room)
-        try:
+        with self._losing(aged):
             for ready in aged:
                 self._send_one(ready)
-        except ServiceError:
-            self._stats.lost_spans += sum(ready.spans.num_rows for ready in aged)
-            raise
 
     def _snapshot(self) -> SinkStats:
         outbox, counts, spool = self._outbox, self._outbox.counts, self._outbox.spool

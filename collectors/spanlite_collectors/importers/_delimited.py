@@ -17,7 +17,7 @@ _MAX_MESSAGE_BYTES = 64 << 20
 
 
 class CutOffError(InputError):
-    """The file ends within a message. `messages` whole ones were given before."""
+    """The file ends within a message, after so many whole ones."""
 
     def __init__(self, path: Path, messages: int) -> None:
         super().__init__(
@@ -25,7 +25,6 @@ class CutOffError(InputError):
             if messages
             else f"'{path}' is cut off, or holds no length-delimited messages"
         )
-        self.messages = messages
 
 
 def read_messages(path: Path, progress: Progress = no_progress) -> Iterator[bytes]:

@@ -50,13 +50,13 @@ def _check(path: Path, report: ImportReport) -> int:
                 raise InputError(f"{path}: holds messages that are no SpanBatch")
             probabilities.add(_decoded(path, message).header.sampling_probability)
             count += 1
-    except CutOffError as error:
-        if not (is_draft(path) and error.messages):
+    except CutOffError:
+        if not (is_draft(path) and count):
             raise
         report.notes.append(
-            f"its writer still runs: the {error.messages} messages so far are taken"
+            f"its writer still runs: the {count} messages so far are taken"
             if is_written(path)
-            else f"its writer did not finish: its {error.messages} whole messages are taken; spans "
+            else f"its writer did not finish: its {count} whole messages are taken; spans "
             "that were on their way to it are missing and counted nowhere"
         )
     for share in sorted(probabilities - {0.0, 1.0}):

@@ -77,11 +77,14 @@ class RingReader:
         lib = ctypes.CDLL(str(library))
         lib.spanlite_ring_open.restype = ctypes.c_void_p
         lib.spanlite_ring_open.argtypes = [ctypes.c_char_p]
-        lib.spanlite_ring_header.restype = ctypes.c_void_p
+        lib.spanlite_ring_read_header.argtypes = [ctypes.c_void_p] * 2
+        lib.spanlite_ring_write_word.argtypes = [
+            ctypes.c_void_p, ctypes.c_uint32, ctypes.c_uint32, ctypes.c_uint64
+        ]  # fmt: skip
         lib.spanlite_ring_drain.restype = ctypes.c_int64
         lib.spanlite_ring_drain.argtypes = [ctypes.c_void_p] * 4 + [ctypes.c_uint32]
         lib.spanlite_ring_skip_torn.restype = ctypes.c_int64
-        for function in ("header", "close", "skip_torn", "producer_alive"):
+        for function in ("close", "skip_torn", "producer_alive"):
             getattr(lib, f"spanlite_ring_{function}").argtypes = [ctypes.c_void_p]
         self.lib = lib
         self.path = path
@@ -138,42 +141,50 @@ class RingReader:
             self.records.strings[number] = data[at + 16 : at + 16 + length].decode()
             at += size
 
-    def _word(self, part: int, index: int, kind: type) -> ctypes.c_uint32:
-        base = self.lib.spanlite_ring_header(self.ring) + self.lib.spanlite_ring_offset(part)
-        return kind.from_address(base + ctypes.sizeof(kind) * index)
+    def _bytes(self, offset: int, size: int) -> bytes:
+        page = ctypes.create_string_buffer(4096)
+        assert self.lib.spanlite_ring_read_header(self.ring, page) == 0
+        return page.raw[offset : offset + size]
+
+    def _word(self, part: int, index: int, size: int) -> int:
+        place = self.lib.spanlite_ring_offset(part) + size * index
+        return int.from_bytes(self._bytes(place, size), "little")
+
+    def _set_word(self, part: int, index: int, size: int, value: int) -> None:
+        place = self.lib.spanlite_ring_offset(part) + size * index
+        assert self.lib.spanlite_ring_write_word(self.ring, place, size, value) == 0
 
     def control(self, **values: int) -> None:
         """Set words of the control block."""
         for name, value in values.items():
-            self._word(0, WISHES[name], ctypes.c_uint32).value = value
+            self._set_word(0, WISHES[name], 4, value)
 
     def wish(self, name: str) -> int:
         """A word of the control block."""
-        return int(self._word(0, WISHES[name], ctypes.c_uint32).value)
+        return self._word(0, WISHES[name], 4)
 
     def executable(self) -> str:
-        base = self.lib.spanlite_ring_header(self.ring)
-        return ctypes.string_at(base + 48).decode()
+        return self._bytes(48, 256).split(b"\0")[0].decode()
 
     def state(self) -> dict[str, int]:
         words = ["level", "attached", "window_open", "disabled"]
         longs = ["steps", "steps_covered", "windows", "cost_ppm", "records", "buffers"]
-        state = {n: self._word(1, i, ctypes.c_uint32).value for i, n in enumerate(words)}
-        state |= {n: self._word(1, 2 + i, ctypes.c_uint64).value for i, n in enumerate(longs)}
-        return state | {"detaches": self._word(1, 28, ctypes.c_uint64).value}
+        state = {n: self._word(1, i, 4) for i, n in enumerate(words)}
+        state |= {n: self._word(1, 2 + i, 8) for i, n in enumerate(longs)}
+        return state | {"detaches": self._word(1, 28, 8)}
 
     def reason(self) -> str:
-        base = self.lib.spanlite_ring_header(self.ring) + self.lib.spanlite_ring_offset(1)
-        return ctypes.string_at(base + 16 + 9 * 8).decode()
+        place = self.lib.spanlite_ring_offset(1) + 16 + 9 * 8
+        return self._bytes(place, 128).split(b"\0")[0].decode()
 
     def drops(self) -> dict[str, int]:
-        return {n: self._word(2, i, ctypes.c_uint64).value for i, n in enumerate(DROPS)}
+        return {n: self._word(2, i, 8) for i, n in enumerate(DROPS)}
 
     def set_drops(self, reason: str, dropped: int, told: int) -> None:
         """As the agent counts them and a daemon tells them."""
         index = DROPS.index(reason)
-        self._word(2, index, ctypes.c_uint64).value = dropped
-        self._word(6, index, ctypes.c_uint64).value = told
+        self._set_word(2, index, 8, dropped)
+        self._set_word(6, index, 8, told)
 
 
 def kernels_of_steps(records: Records) -> list[int]:

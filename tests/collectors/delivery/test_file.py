@@ -19,15 +19,6 @@ from spanlite_collectors.delivery import KafkaSink, Numbering, Outbox
 from spanlite_collectors.delivery.file import FileTransport
 from spanlite_collectors.importers._delimited import read_messages
 
-SMALL = ["generate", "--spans", "3000", "--layers", "2", "--seed", "4", "--start", "2026-12-01"]
-
-
-@pytest.fixture
-def file(tmp_path: Path) -> Path:
-    path = tmp_path / "spans.bin"
-    assert main([*SMALL, "--output", str(path)]) == 0
-    return path
-
 
 def sink_into(path: Path, **options: bool) -> KafkaSink:
     outbox = Outbox(FileTransport(path, **options))
@@ -98,11 +89,13 @@ def test_what_is_read_is_not_written(file: Path, tmp_path: Path) -> None:
     assert sum(decode_batch(message).spans.num_rows for message in read_messages(path)) == before
 
 
-def test_a_pipe_that_nobody_reads_and_a_name_too_long(file: Path, tmp_path: Path, capsys) -> None:
+def test_a_pipe_that_nobody_reads_and_a_name_too_long(
+    small: list[str], file: Path, tmp_path: Path, capsys
+) -> None:
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(InputError, match="a pipe that nobody reads"):
         FileTransport(tmp_path / "pipe", keep=True)
-    for command in (["import", str(file)], SMALL):
+    for command in (["import", str(file)], small):
         assert main([*command, "--output", str(tmp_path / ("b" * 300))]) == 2
         assert "ame too long" in capsys.readouterr().err
 

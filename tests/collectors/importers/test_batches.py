@@ -20,16 +20,6 @@ from spanlite_collectors.importers import ImportOptions, detect_format, import_f
 from spanlite_collectors.importers._delimited import CutOffError, read_messages
 from spanlite_collectors.sinks import MemorySink
 
-SMALL = ["generate", "--spans", "3000", "--layers", "2", "--seed", "4", "--start", "2026-12-01"]
-
-
-@pytest.fixture
-def file(tmp_path: Path) -> Path:
-    """Some batches, as `spanlite generate` writes them."""
-    path = tmp_path / "spans.bin"
-    assert main([*SMALL, "--output", str(path)]) == 0
-    return path
-
 
 def table(path: Path) -> pa.Table:
     batches = [decode_batch(message).spans for message in read_messages(path)]
