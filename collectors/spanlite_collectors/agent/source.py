@@ -201,7 +201,8 @@ class RingSource:
     def healthy(self) -> bool:
         """Whether rings are read, as far as this process can do something about it."""
         curable = self.troubles.curable or self._refusals.curable
-        return not curable and (self._thread.is_alive() or self._stop.is_set())
+        ended = self._thread.ident is not None and not self._thread.is_alive()
+        return not curable and (not ended or self._stop.is_set())
 
     def stop(self) -> None:
         """Drain once more, write everything, and let the rings be: processes go on."""

@@ -305,6 +305,7 @@ def wait_for(condition):
 
 def test_what_keeps_rings_from_being_read_may_pass(host):
     """Too many open files: told once, told by /healthz, and over as soon as there are some."""
+    assert host.source.healthy  # also where it is asked for before the start
     writer = RingWriter(host.folder)
     one_step(writer)
     with no_files_left():
