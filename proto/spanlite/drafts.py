@@ -27,8 +27,8 @@ class Draft:
     """A file in the making, locked for as long as it is one. Write to `path`, then `put` it.
 
     In a `with` it is discarded at the end, unless it was put before. What an interrupted process
-    has left of such a file stays: this one then has another name. Raises FileBusyError where another
-    process makes the same file, OSError where it cannot be made.
+    has left of such a file stays: this one then has another name. Raises FileBusyError where
+    another process makes the same file, OSError where it cannot be made.
     """
 
     def __init__(self, target: Path) -> None:

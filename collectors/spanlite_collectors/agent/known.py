@@ -17,6 +17,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from spanlite_collectors.agent.ring import entries
+
 #: Of texts the ring's are bounded, and so are those that are kept of them; more is not ours.
 _MAX_BYTES = 64 << 20
 TEXTS, STAGES = ".texts", ".stages"
@@ -92,7 +94,7 @@ class Known:
 
 def remove_strays(folder: Path) -> None:
     """Delete what is left of rings that are gone: agents delete old ones of dead processes."""
-    for path in folder.iterdir():
+    for path in entries(folder):
         with suppress(OSError):  # the folder may be listed and not searched
             if _is_stray(path):
                 path.unlink(missing_ok=True)

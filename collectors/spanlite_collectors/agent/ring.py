@@ -320,7 +320,12 @@ def _owner(path: Path) -> str:
 
 def rings_in(folder: Path) -> list[Path]:
     """The ring files of a folder, which need not exist. Raises OSError where it cannot be read."""
+    return sorted(path for path in entries(folder) if path.suffix == ".ring")
+
+
+def entries(folder: Path) -> list[Path]:
+    """What lies in a folder, which need not exist. Raises OSError where it cannot be read."""
     try:
-        return sorted(path for path in folder.iterdir() if path.suffix == ".ring")
+        return list(folder.iterdir())
     except FileNotFoundError:
         return []

@@ -498,6 +498,16 @@ def test_noise_in_a_header_or_a_number_is_no_error(host):
     assert not any(ord(sign) < 32 for text in host.said for sign in text)
 
 
+def test_a_folder_that_does_not_exist_yet_is_no_trouble(tmp_path):
+    host = Host(tmp_path / "later")
+    host.source.start()
+    time.sleep(0.5)
+    assert host.source.healthy and host.source.troubles_now == 0 and host.said == []
+    RingWriter(host.folder)
+    wait_for(lambda: host.source.processes())
+    host.source.stop()
+
+
 def test_a_folder_that_is_given_twice_is_read_once(tmp_path):
     (tmp_path / "link").symlink_to(tmp_path)
     given = [str(tmp_path / "b"), str(tmp_path), str(tmp_path / "link"), f"{tmp_path}/."]
