@@ -1,6 +1,7 @@
 #include "leftovers.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 #include <dirent.h>
 #include <fcntl.h>
@@ -30,15 +31,20 @@ int OpenToRead(const std::string& path) {
 }
 
 // A living process holds a lock on its ring, in whatever PID namespace it is.
-bool IsDead(const std::string& path, int64_t* changed_s) {
+bool IsDead(const std::string& path) {
   const int file = OpenToRead(path);
   if (file < 0) return false;
   struct stat info {};
   const bool dead = fstat(file, &info) == 0 && S_ISREG(info.st_mode) && info.st_uid == geteuid() &&
                     flock(file, LOCK_EX | LOCK_NB) == 0 && !IsRead(file);
-  *changed_s = info.st_ctime;
   close(file);  // and with it the lock
   return dead;
+}
+
+// When a ring was made, as its name PID-NS.ring says. Not its file's times: who reads it changes those.
+uint64_t MadeNs(const char* name) {
+  const char* dash = std::strrchr(name, '-');
+  return dash == nullptr ? 0 : std::strtoull(dash + 1, nullptr, 10);
 }
 
 // Records from `tail` to `head` in the file: texts apart, up to what makes no sense.
@@ -95,17 +101,16 @@ Losses RemoveOldRings(const std::string& folder, size_t keep) {
   Losses losses{};
   DIR* directory = opendir(folder.c_str());
   if (directory == nullptr) return losses;
-  std::vector<std::pair<int64_t, std::string>> dead;
+  std::vector<std::pair<uint64_t, std::string>> dead;
   while (const dirent* entry = readdir(directory)) {
     const std::string path = folder + "/" + entry->d_name;
-    int64_t changed_s = 0;
-    if (EndsWith(path, ".ring") && IsDead(path, &changed_s)) dead.emplace_back(changed_s, path);
+    if (EndsWith(path, ".ring") && IsDead(path)) dead.emplace_back(MadeNs(entry->d_name), path);
   }
   closedir(directory);
   if (dead.size() <= keep) return losses;
   std::sort(dead.begin(), dead.end());
   dead.resize(dead.size() - keep);
-  for (const auto& [changed_s, path] : dead) {
+  for (const auto& [made_ns, path] : dead) {
     const Losses lost = LossesOf(path);
     if (unlink(path.c_str()) != 0) continue;  // another agent was first, and tells
     for (size_t reason = 0; reason < losses.size(); ++reason) losses[reason] += lost[reason];
