@@ -32,12 +32,26 @@ PROMPTS = (
     "*completion.*",
     "*.input.messages",
     "*.output.messages",
+    "*input_messages",
+    "*output_messages",
     "*.system_instructions",
     "*.tool.call.arguments",
     "*.tool.call.result",
+    "*.function.arguments",
+    "*message.content",
+    "*message.contents",
+    "*message.contents.*",
+    "*.event.content",
+    "*document.content",
+    "*prompt_template.variables",
     "input.value",
     "output.value",
+    "traceloop.entity.input",
+    "traceloop.entity.output",
 )
+#: Lists of what happened in a span and of other spans, each with attributes of its own.
+_CARRIERS = ("otel.events", "otel.links")
+_SCOPE = "otel.scope.attributes"
 #: Always allowed: without them spans cannot be told apart or weighed.
 _OWN = ("spanlite.*", "service.name", "host.name", "process.pid", "stage", "stage.*", "capture.*")
 
@@ -58,21 +72,59 @@ class Redaction:
                 "--hash-key-file"
             )
 
-    def keep(self, attributes: Mapping[str, Any]) -> dict[str, Any]:
-        """The attributes that may leave."""
+    def keep(self, attributes: Mapping[str, Any], of: str = "") -> dict[str, Any]:
+        """The attributes that may leave, with those of events, links and scopes in them.
+
+        One in an event named `of` goes by its own name and by `of.name`.
+        """
         out = {}
         for name, value in attributes.items():
-            if _matches(name, self.hashed):
-                text = value if isinstance(value, str) else to_json(value)
-                out[name] = hmac.new(self.key, text.encode(), sha256).hexdigest()[:32]
-            elif self._allowed(name):
-                out[name] = value
+            names = (name, f"{of}.{name}") if of else (name,)
+            if self._hides(names):
+                out[name] = self._hash(value)
+            elif self._allowed(names):
+                out[name] = self._inside(name, value)
         return out
 
-    def _allowed(self, name: str) -> bool:
+    def _inside(self, name: str, value: Any) -> Any:
+        if name == _SCOPE and isinstance(value, dict):
+            return self.keep(value)
+        if name in _CARRIERS and isinstance(value, list):
+            return [self._carried(entry) for entry in value]
+        return self._value(name, value)
+
+    def _carried(self, entry: Any) -> Any:
+        """An event or a link."""
+        if not isinstance(entry, dict) or not isinstance(entry.get("attributes"), dict):
+            return entry
+        return {**entry, "attributes": self.keep(entry["attributes"], str(entry.get("name", "")))}
+
+    def _value(self, name: str, value: Any) -> Any:
+        """What is left of an allowed value: parts of it have names too, `name.part`."""
+        if isinstance(value, list):
+            return [self._value(name, item) for item in value]
+        if not isinstance(value, dict):
+            return value
+        out = {}
+        for part, inner in value.items():
+            names = (part, f"{name}.{part}")
+            if self._hides(names):
+                out[part] = self._hash(inner)
+            elif self.allow is not None or self._allowed(names):
+                out[part] = self._value(names[1], inner)
+        return out
+
+    def _hides(self, names: Sequence[str]) -> bool:
+        return any(_matches(name, self.hashed) for name in names)
+
+    def _hash(self, value: Any) -> str:
+        text = value if isinstance(value, str) else to_json(value)
+        return hmac.new(self.key, text.encode(), sha256).hexdigest()[:32]
+
+    def _allowed(self, names: Sequence[str]) -> bool:
         if self.allow is None:
-            return not _matches(name, PROMPTS)
-        return _matches(name, (*self.allow, *_OWN))
+            return not any(_matches(name, PROMPTS) for name in names)
+        return any(_matches(name, (*self.allow, *_OWN)) for name in names)
 
 
 def _matches(name: str, patterns: Sequence[str]) -> bool:

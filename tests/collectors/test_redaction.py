@@ -34,6 +34,64 @@ def test_prompts_do_not_leave_by_default():
     assert resource == {"service.name": "s"}
 
 
+EXTRAS = {
+    "otel.events": [
+        {"name": "gen_ai.content.prompt", "attributes": {"gen_ai.prompt": "secret", "n": 1}},
+        {"name": "gen_ai.user.message", "attributes": {"content": "secret", "user.id": "ann"}},
+        {"name": "begun"},
+    ],
+    "otel.links": [{"span_id": "1", "attributes": {"gen_ai.completion": "secret", "n": 2}}],
+    "otel.scope.attributes": {"llm.prompts": "secret", "n": 3},
+    "gen_ai": {"prompt": "secret", "usage": [{"prompt": "secret", "n": 4}]},
+}
+
+
+def test_prompts_in_events_links_scopes_and_parts_do_not_leave_either():
+    said, _ = send(Redaction(), [json.dumps(EXTRAS)])
+    assert said == [
+        {
+            "otel.events": [
+                {"name": "gen_ai.content.prompt", "attributes": {}},
+                {"name": "gen_ai.user.message", "attributes": {"user.id": "ann"}},
+                {"name": "begun"},
+            ],
+            "otel.links": [{"span_id": "1", "attributes": {"n": 2}}],
+            "otel.scope.attributes": {"n": 3},
+            "gen_ai": {"usage": [{"n": 4}]},
+        }
+    ]
+
+
+def test_what_is_hashed_is_hashed_wherever_it_stands():
+    attributes = {**EXTRAS, "user.id": "ann", "user": {"id": "ann"}, "z": {"user.id": "ann"}}
+    said, _ = send(Redaction(hashed=["user.id"], key=KEY), [json.dumps(attributes)])
+    assert "ann" not in json.dumps(said)
+    hashes = {said[0]["user.id"], said[0]["user"]["id"], said[0]["z"]["user.id"]}
+    assert hashes == {said[0]["otel.events"][1]["attributes"]["user.id"]}
+
+
+def test_an_allow_list_holds_in_events_and_keeps_all_of_a_value():
+    said, _ = send(Redaction(allow=["otel.events", "n", "gen_ai"]), [json.dumps(EXTRAS)])
+    events = said[0].pop("otel.events")
+    assert [event.get("attributes") for event in events] == [{"n": 1}, {}, None]
+    assert said == [{"gen_ai": EXTRAS["gen_ai"]}]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "llm.input_messages.0.message.content",
+        "llm.output_messages.1.message.contents.0.message_content.text",
+        "llm.input_messages",
+        "traceloop.entity.input",
+        "retrieval.documents.0.document.content",
+        "gen_ai.event.content",
+    ],
+)
+def test_names_that_other_tools_have_for_texts_of_people(name):
+    assert send(Redaction(), [json.dumps({name: "secret"})])[0] == [None]
+
+
 def test_an_allow_list_keeps_only_what_it_names():
     texts = ['{"a.b":1,"c":2,"stage":"x"}', '{"c":3}', '{"a.z":4}']
     said, resource = send(

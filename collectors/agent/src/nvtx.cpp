@@ -40,6 +40,7 @@ struct OpenRange {
   nvtxDomainHandle_t handle;
   uint32_t name, domain, category, payload_type, depth;
   bool is_step;
+  bool hidden;  // begun at level off: on the stack for its pop alone
 };
 
 // One that may end on another thread.
@@ -51,7 +52,8 @@ struct StartedRange {
 // What only its thread touches, so without locks. What each range needs comes first, together.
 struct alignas(64) ThreadState {
   uint32_t generation = 0, thread_id = 0;
-  size_t depth = 0;  // how many of `ranges` are open
+  size_t depth = 0;   // how many of `ranges` are open
+  size_t beyond = 0;  // and how many more, for which there is no room
   std::vector<OpenRange> ranges;
   uint64_t next_id = 0, end_id = 0;
   NameCache names;
@@ -83,7 +85,7 @@ struct StateOwner {
   thread_local StateOwner owner;
   if (t_ended) return nullptr;
   if (t_state == nullptr) t_state = new ThreadState;
-  t_state->depth = 0;
+  t_state->depth = t_state->beyond = 0;
   t_state->names.Clear();
   t_state->thread_id = static_cast<uint32_t>(syscall(SYS_gettid));
   t_state->generation = g_generation.load(std::memory_order_relaxed);
@@ -199,6 +201,7 @@ void Begin(nvtxDomainHandle_t domain, const Message& message, ThreadState* state
   range->payload_type = message.payload_type;
   range->depth = 0;
   range->is_step = name.is_step;
+  range->hidden = false;
   range->handle = domain;
 }
 
@@ -225,13 +228,26 @@ void Place(const ThreadState& state, OpenRange* range) {
   if (state.depth != 0) range->parent_id = state.ranges[state.depth - 1].id;
 }
 
+// A range that is not recorded, so that its pop ends no other. Ranges in it have its parent.
+int PushHidden(nvtxDomainHandle_t domain, ThreadState* state, OpenRange* range) {
+  *range = OpenRange{};
+  range->handle = domain;
+  range->hidden = true;
+  Place(*state, range);
+  range->id = range->parent_id;
+  return static_cast<int>(state->depth++);
+}
+
 int Push(nvtxDomainHandle_t domain, const Message& message) {
-  if (!Enabled()) return 0;
+  const bool enabled = Enabled();
+  if (g_sink.ring == nullptr) return 0;
   ThreadState* state = State();
-  if (state == nullptr || state->depth >= kMaxOpenRanges) return 0;
+  if (state == nullptr) return 0;
   const size_t depth = state->depth;
+  if (depth >= kMaxOpenRanges) return static_cast<int>(depth + state->beyond++);
   if (depth == state->ranges.size()) Deepen(&state->ranges);
   OpenRange* range = &state->ranges[depth];
+  if (!enabled) return PushHidden(domain, state, range);
   Begin(domain, message, state, range);
   Place(*state, range);
   state->depth = depth + 1;
@@ -248,6 +264,7 @@ int Pop(nvtxDomainHandle_t domain) {
   if (g_sink.ring == nullptr) return 0;
   ThreadState* state = State();
   if (state == nullptr) return -1;
+  if (state->beyond != 0) return static_cast<int>(state->depth + --state->beyond);
   // NVTX keeps a stack a domain; ours is one a thread, so look for the domain's last.
   OpenRange* const first = state->ranges.data();
   OpenRange* top = first + state->depth;
@@ -255,7 +272,7 @@ int Pop(nvtxDomainHandle_t domain) {
     if (top == first) return -1;  // without its push: for instance from before the agent was on
     --top;
   } while (top->handle != domain);
-  Emit(*top, state->thread_id, end_ns);
+  if (!top->hidden) Emit(*top, state->thread_id, end_ns);
   const auto depth = static_cast<int>(top->depth);
   const bool is_step = top->is_step && g_sink.steps != nullptr;
   const uint32_t name = top->name;

@@ -163,6 +163,59 @@ def test_children_that_only_exec_make_no_ring(plain: Build, hosts: Hosts) -> Non
     assert len(list(hosts.rings.glob("*.ring"))) == 1
 
 
+def _ranges_of(plain: Build, hosts: Hosts, program: str) -> dict[str, tuple[int, int, int]]:
+    """Name -> id, parent's id and length in ns of each range that a program has."""
+    start = (
+        "import ctypes, os\n"
+        "from pathlib import Path\n"
+        "from spanlite_collectors.agent.layout import Level\n"
+        "from spanlite_collectors.agent.ring import Ring, rings_in\n"
+        "shim = ctypes.CDLL('libnvtx_shim.so')\n"
+        "push, pop = lambda name: shim.shim_push(name.encode()), shim.shim_pop\n"
+        "def level(which):\n"
+        "    ring = Ring(next(iter(rings_in(Path(os.environ['SPANLITE_AGENT_DIR'])))))\n"
+        "    ring.set_control('level', which); ring.close()\n"
+    )
+    command = [sys.executable, "-c", start + program]
+    hosts.end(hosts.start(plain, command=command, level="ranges"))
+    reader = hosts.reader()
+    reader.drain()
+    ranges = reader.records.range
+    lengths = ranges["end"] - ranges["start"]
+    whole = zip(ranges["id"], ranges["parent"], lengths, strict=True)
+    return dict(zip(reader.records.names(ranges), whole, strict=True))
+
+
+def test_ranges_keep_their_ends_while_the_level_is_off(plain: Build, hosts: Hosts) -> None:
+    ranges = _ranges_of(
+        plain,
+        hosts,
+        "import time\n"
+        "push('request'); push('step:1'); level(Level.OFF)\n"
+        "push('unseen'); level(Level.RANGES); push('seen'); pop(); pop()\n"
+        "push('after'); pop(); time.sleep(0.02); pop(); time.sleep(0.02); pop()\n",
+    )
+    assert set(ranges) == {"request", "step:1", "seen", "after"}
+    step = ranges["step:1"]
+    assert ranges["seen"][1] == ranges["after"][1] == step[0]
+    assert step[2] >= 20_000_000
+    assert ranges["request"][2] >= step[2] + 20_000_000
+
+
+def test_ranges_for_which_there_is_no_room_end_no_others(plain: Build, hosts: Hosts) -> None:
+    ranges = _ranges_of(
+        plain,
+        hosts,
+        "import time\n"
+        "push('outer')\n"
+        "for _ in range(100_005): push('inner')\n"
+        "for _ in range(100_005): pop()\n"
+        "time.sleep(0.02); pop()\n",
+    )
+    assert ranges["outer"][1] == 0
+    assert ranges["outer"][2] >= 20_000_000
+
+
 def test_a_python_host_unmodified(plain: Build, hosts: Hosts) -> None:
     """As torch does it: NVTX and the driver reached from Python, the agent by environment."""
     program = (
