@@ -242,6 +242,15 @@ def test_an_empty_window_says_where_the_spans_are(build: Any, spanlite: Any) -> 
     assert "Nothing was recorded in this window; the archive holds spans from 2026-12-01T07" in text
 
 
+def test_spans_of_replays_are_told_apart(build: Any, spanlite: Any) -> None:
+    rows = step(1, ("gemm", "mlp", 0, 5)) + step(2, ("gemm", "mlp", 0, 5), replay_id="r1")
+    build.spans(*rows)
+    replayed = sum(row.get("replay_id") == "r1" for row in rows)
+    assert build_report(build.archive).overview["replayed_spans"] == replayed
+    code, out, _ = spanlite("report", "--archive", build.root)
+    assert code == 0 and f"{replayed} of the kept spans are of replays" in out
+
+
 def test_names_that_are_cut_say_where_they_are_whole(build: Any, spanlite: Any) -> None:
     hint = "names cut at … are whole with --json and --csv"
     build.spans(*step(0, ("ffn", "g" * 60, 30_000, 7)))

@@ -10,8 +10,9 @@ from typing import Any
 from rich.table import Table
 from spanlite.archive.layout import Archive
 from spanlite.settings import add_archive_argument, archive_of
-from spanlite.timewindow import add_window_arguments, window_of
+from spanlite.timewindow import add_window_arguments, format_time, window_of
 
+from spanlite_analytics.extent import counted_extent
 from spanlite_analytics.ledger import Balance, Hop, balance
 from spanlite_analytics.output import console_for
 from spanlite_analytics.words import plural
@@ -46,11 +47,14 @@ class LedgerCommand:
 
     def run(self, args: argparse.Namespace) -> int:
         """Returns 0 where the ledger closes, else 1."""
-        result = balance(Archive.open(archive_of(args)), window_of(args))
+        archive = Archive.open(archive_of(args))
+        result = balance(archive, window_of(args))
         if args.json:
             print(json.dumps(as_json(result), indent=2))
         else:
             _print(result)
+            if not result.hops:
+                print(_nothing(archive))
         return 0 if result.closes else DOES_NOT_CLOSE
 
 
@@ -82,6 +86,16 @@ def as_json(result: Balance) -> dict[str, Any]:
     }
 
 
+def _nothing(archive: Archive) -> str:
+    first_ns, last_ns = counted_extent(archive)
+    if first_ns is None or last_ns is None:
+        return "Nothing was counted."
+    return (
+        "Nothing was counted in this window. Spans go by the time at which they were counted here, "
+        f"not by their own: from {format_time(first_ns)} to {format_time(last_ns)}."
+    )
+
+
 def _drops(hop: Hop) -> str:
     parts = [f"{reason} {spans:,}" for reason, spans in hop.dropped.items() if spans]
     # A message that cannot be read has no spans that anybody could count.
@@ -104,7 +118,6 @@ def _print(result: Balance) -> None:
     console = console_for(sys.stdout)
     console.print(f"Ledger, {result.window}, in spans")
     if not result.hops:
-        console.print("Nothing was counted.")
         return
     table = Table(box=None, header_style="bold", pad_edge=False)
     table.add_column("hop")

@@ -76,7 +76,8 @@ def _overview(source: Source) -> dict[str, Any]:
     spans = source.frame(f"""
         SELECT count(*) AS kept_spans, coalesce(sum(sampling_weight), 0) AS estimated_spans,
             coalesce(sum(sampling_weight * duration_ns) FILTER (kind IN ({DEVICE_LIST})), 0)
-                AS estimated_device_ns
+                AS estimated_device_ns,
+            count(*) FILTER (replay_id IS NOT NULL) AS replayed_spans
         FROM r_spans""")
     everything = source.frame(f"""
         SELECT coalesce(sum(spans), 0) AS spans, count(DISTINCT service) AS services,

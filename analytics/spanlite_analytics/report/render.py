@@ -136,6 +136,11 @@ def heading(report: Report) -> list[str]:
         f"{plural(seen['devices'], 'GPU')}; {plural(seen['traces'], 'trace')}, "
         f"{seen['kept_traces']:,} kept; {plural(spans, 'span')}, {kept:,} kept"
     )
+    if replayed := seen["replayed_spans"]:
+        lines.append(
+            f"{replayed:,} of the kept spans are of replays, at the replay's speed, and count with "
+            "the others: an archive of their own keeps them apart"
+        )
     if far := _beyond_time(seen):
         lines.append(f"Left out, their times being centuries away: {far}")
     exact, estimate = seen["device_ns"], seen["estimated_device_ns"]

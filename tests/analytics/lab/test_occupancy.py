@@ -172,7 +172,18 @@ def test_from_an_archive(build: Any, spanlite: Any) -> None:
     code, out, _ = spanlite("lab", "occupancy", *where, "--kernel", "FLASH", "--cc", "9.0")
     assert code == 0 and "compute capability 9.0" in out
     code, out, _ = spanlite("lab", "occupancy", *where, "--kernel", "%")
-    assert code == 1 and "no kernel" in out
+    assert code == 1 and "no kernel" in out and "the archive holds" not in out
+
+
+@pytest.mark.parametrize("words", [("occupancy", "--kernel", "flash"), ("explain", "all", "flash")])
+def test_a_window_without_kernels_says_where_they_are(
+    build: Any, spanlite: Any, words: tuple[str, ...]
+) -> None:
+    build.spans({"trace_id": "1", "span_id": 1, "name": "flash", "start_ns": 10**18})
+    window = ("--from", 10**18 + 10, "--to", 10**18 + 20)
+    code, out, err = spanlite("lab", *words, "--archive", build.root, *window)
+    assert code == 1
+    assert "the archive holds spans from 2001-09-09T01:46:40" in out + err
 
 
 def test_from_a_binary(spanlite: Any, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from spanlite.errors import UsageError
 from spanlite.settings import add_archive_argument, archive_of
 from spanlite.timewindow import add_window_arguments, window_of
 
+from spanlite_analytics.extent import window_words
 from spanlite_analytics.lab.audit.findings import Finding as CodeFinding
 from spanlite_analytics.lab.counters import Counted, heaviest_counted, of_kernel, read_ncu
 from spanlite_analytics.lab.explain import (
@@ -75,7 +76,9 @@ class ExplainCommand:
         """Returns 0, or 1 where there is no such kernel."""
         case, picked = _case(args)
         if case is None:
-            print(f"spanlite: no kernel with '{args.kernel}' in its name", file=sys.stderr)
+            seen = args.trace != NONE
+            where = window_words(Archive.open(archive_of(args)), window_of(args)) if seen else ""
+            print(f"spanlite: no kernel with '{args.kernel}' in its name{where}", file=sys.stderr)
             return NOT_FOUND
         found = explain(case)
         code = _in_code(args, case)

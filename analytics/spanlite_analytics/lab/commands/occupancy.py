@@ -14,6 +14,7 @@ from spanlite.occupancy import Limiter, SmLimits
 from spanlite.settings import add_archive_argument, archive_of
 from spanlite.timewindow import add_window_arguments, window_of
 
+from spanlite_analytics.extent import window_words
 from spanlite_analytics.lab import occupancy as lab
 from spanlite_analytics.lab.frame import add_json_argument, print_json, print_table
 from spanlite_analytics.lab.launches import gpu_of, launches
@@ -101,7 +102,9 @@ class OccupancyCommand:
         else:
             raise UsageError("give --block and --registers, or --kernel to look into an archive")
         if not found:
-            print(f"no kernel with a launch configuration and '{args.kernel or ''}' in its name")
+            where = window_words(Archive.open(archive_of(args)), window_of(args))
+            what = f"no kernel with a launch configuration and '{args.kernel or ''}' in its name"
+            print(what + where)
             return NOT_FOUND
         if args.json:
             print_json([as_json(one) for one in found])
