@@ -62,9 +62,11 @@ class Daemon:
         pages: MetricsServer | None,
         *,
         say: Callable[[str], None],
+        broker: str = "",
         shutdown_timeout_s: float = SHUTDOWN_TIMEOUT_S,
     ) -> None:
         self._sink, self._sources, self._pages, self._say = sink, sources, pages, say
+        self._broker = f"the broker at {broker}" if broker else "the broker"
         self._timeout_s = shutdown_timeout_s
 
     def run(self, stop: threading.Event) -> None:
@@ -93,8 +95,10 @@ class Daemon:
             stats = self._sink.stats()
             if stats.broker_away != away:
                 away = stats.broker_away
-                where = "keeping batches on disk" if stats.spooling else "holding batches"
-                self._say(f"the broker does not answer; {where}" if away else "the broker is back")
+                what = (
+                    f"does not answer; keeping batches {self._sink.refuge}" if away else "is back"
+                )
+                self._say(f"{self._broker} {what}")
             if self._sink.overloaded != full:
                 full = not full
                 what = f"no room: spans are refused; {self._sink.cure}" if full else "room again"

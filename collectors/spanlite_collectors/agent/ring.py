@@ -42,6 +42,8 @@ _LARGE = (RecordType.KERNEL, RecordType.API, RecordType.RANGE)
 _PLACES = ("control", "state", "dropped", "head", "tail", "version", "told")
 _EIGHT = np.dtype([("n", "u8", (8,))])
 _WORD = np.dtype("u8")
+#: A `struct flock` for the one daemon that reads a ring.
+_WHOLE_FILE = ("hhqqi", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
 
 Records: TypeAlias = npt.NDArray[Any]
 
@@ -181,15 +183,29 @@ class Ring:
         except OSError as error:
             raise _why_not(self.path, error.errno or 0) from None
         # Not flock: the process itself holds one, which says that it lives.
-        lock = struct.pack("hhqqi", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
         try:
-            fcntl.fcntl(file, fcntl.F_OFD_SETLK, lock)
+            fcntl.fcntl(file, fcntl.F_OFD_SETLK, struct.pack(*_WHOLE_FILE))
         except OSError as error:
             if error.errno in (errno.EAGAIN, errno.EACCES):
                 os.close(file)
                 return False
         self._claim = file
         return True
+
+    @property
+    def has_reader(self) -> bool:
+        """Whether a daemon reads this ring; True also where that cannot be told."""
+        try:
+            file = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            return True
+        try:
+            answer = fcntl.fcntl(file, fcntl.F_OFD_GETLK, struct.pack(*_WHOLE_FILE))
+        except OSError:
+            return True
+        finally:
+            os.close(file)
+        return bool(struct.unpack(_WHOLE_FILE[0], answer)[0] != fcntl.F_UNLCK)
 
     @property
     def process_id(self) -> int:

@@ -7,158 +7,27 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from spanlite.errors import InputError, SpanLiteError, UsageError
 
-from spanlite_collectors.agent.clocks import ClockHistory
-from spanlite_collectors.agent.convert import Converter, Sample
+from spanlite_collectors.agent.convert import Sample
 from spanlite_collectors.agent.known import Known, remove_strays
-from spanlite_collectors.agent.layout import Level, WindowReason
-from spanlite_collectors.agent.measure import Measure
-from spanlite_collectors.agent.pm import PmHistory
-from spanlite_collectors.agent.process import Patience, ProcessSpans
-from spanlite_collectors.agent.resource import describe, host_pid
+from spanlite_collectors.agent.layout import WindowReason
+from spanlite_collectors.agent.reader import DEFAULT_FOLDER, RingOptions, RingReader
 from spanlite_collectors.agent.ring import Ring, RingAccessError, rings_in
-from spanlite_collectors.agent.status import Account, ProcessStatus, status_of
+from spanlite_collectors.agent.status import Account, ProcessStatus
 from spanlite_collectors.agent.troubles import Refusals, Troubles, is_curable
 from spanlite_collectors.sinks import SpanSink
 
-DEFAULT_FOLDER = "/dev/shm/spanlite"
+__all__ = ["DEFAULT_FOLDER", "RingOptions", "RingSource", "folders_of", "is_missing"]
+
 #: A ring of 64 MiB then holds two million records a second.
 DRAIN_EVERY_S = 0.2
 #: Spans are made and folders searched this often.
 FLUSH_EVERY_S = 1.0
-_DRAINS_AT_ONCE = 16
-
-
-@dataclass
-class RingOptions:
-    """How rings are read."""
-
-    folders: Sequence[Path] = (Path(DEFAULT_FOLDER),)
-    #: Set on each process when its ring is found; None: leave it as it is.
-    level: Level | None = None
-    #: More resource attributes for all processes, or for one (host pid or None).
-    attributes: Mapping[str, Any] = field(default_factory=dict)
-    #: The samples of a process's GPU, from its resource attributes; None: there are none.
-    history_of: Callable[[Mapping[str, Any]], PmHistory | None] = lambda resource: None
-    #: The same of its clock.
-    clocks_of: Callable[[Mapping[str, Any]], ClockHistory | None] = lambda resource: None
-    describe_gpus: Callable[[int | None], Mapping[str, Any]] = lambda pid: {}
-    patience: Patience = field(default_factory=Patience)
-
-
-class _Process:
-    """A ring with its converter and its waiting rows."""
-
-    def __init__(
-        self,
-        ring: Ring,
-        sink: SpanSink,
-        options: RingOptions,
-        sampled: Callable[[Mapping[str, Any], Sample], None],
-        known: Known,
-    ) -> None:
-        self.ring, self._sink, self.known = ring, sink, known
-        pid, ticks = ring.process_id, int(ring.header["process_start_ticks"][0])
-        seen_as = host_pid(pid, ticks) if ring.alive else None
-        self.resource = {
-            **describe(ring.executable, pid, seen_as),
-            "spanlite.agent.version": ring.agent_version,
-            "spanlite.clock": "CLOCK_REALTIME",
-            **options.describe_gpus(seen_as),
-            **options.attributes,
-        }
-        identity = f"{self.resource['host.name']}/{pid}/{ring.path.name}"
-        measure = Measure(options.history_of, self.resource, options.clocks_of)
-        self.spans = ProcessSpans(sink, self.resource, identity, options.patience, measure)
-        self._converter = Converter(self.spans.texts, lambda sample: sampled(self.resource, sample))
-        self.dropped: dict[str, int] = {}
-        self._records = 0
-        self._emptied = False  # by the last drain
-        #: Records out of the ring that are no rows yet.
-        self.in_hand = 0
-        if options.level is not None:
-            ring.set_control("level", options.level)
-        self._renewals = self._learned = 0
-        if ring.was_read_before:
-            self._recall()
-
-    def _recall(self) -> None:
-        """What a daemon before this one knew. What that had in hand at its end comes anew."""
-        strings, graphs = self._converter.strings, self.spans.graphs
-        strings.take(self.known.texts())
-        strings.renew()
-        with suppress(ValueError, TypeError, KeyError, IndexError):
-            graphs.restore(self.known.stages())
-        self._learned = graphs.learned
-        self._put_texts()
-        self.ring.ask_strings_anew()
-
-    def _put_texts(self) -> None:
-        """Those that still count, in place of all that came: the file must not grow on."""
-        strings = self._converter.strings
-        self._renewals = strings.renewals
-        self.known.put_texts(strings.records())
-
-    def flush(self, now_ns: int, final: bool = False) -> None:
-        """Write spans, and what there is to be known."""
-        self.spans.flush(now_ns, final)
-        graphs = self.spans.graphs
-        if self.known.is_behind:
-            self.known.put_all(self._converter.strings.records(), graphs.state())
-        if self._converter.strings.renewals != self._renewals:
-            self._put_texts()
-        if graphs.learned != self._learned:
-            self._learned = graphs.learned
-            self.known.put_stages(graphs.state())
-
-    def drain(self) -> bool:
-        """Take in what is there. False: the ring is damaged."""
-        # Read before the records: what closed before it was set lies in the ring already.
-        state = self.ring.state[0]
-        self._emptied = False
-        self.spans.windows.continuous = bool(
-            state["window_open"] and int(state["level"]) == Level.CONTINUOUS
-        )
-        for _ in range(_DRAINS_AT_ONCE):
-            count, records, strings = self.ring.drain()
-            if count < 0:
-                return False
-            if count == 0:
-                self._emptied = True
-                break
-            self._records += count
-            self.in_hand = sum(map(len, records.values()))
-            self.known.add_texts(strings)  # first: should we be killed meanwhile
-            self.spans.take(self._converter.convert(records, strings))
-            self.in_hand = 0
-        drops = self.ring.new_drops()
-        if drops is None:
-            return False
-        for reason, lost in drops.items():
-            self.dropped[reason] = self.dropped.get(reason, 0) + lost
-            self._sink.drop(reason, lost)
-        return True
-
-    def drain_dead(self) -> bool:
-        """Everything that a dead process left. False: the ring is damaged."""
-        while self.drain():
-            if self._emptied and not self.ring.skip_torn():
-                return True
-        return False
-
-    def account(self) -> Account:
-        """What became of what was read."""
-        spans = self.spans
-        return Account(self._records, self._converter.rows, spans.written, spans.waiting)
-
-    def status(self) -> ProcessStatus:
-        """What the agent says."""
-        return status_of(self.ring, self.dropped)
 
 
 class RingSource:
@@ -173,7 +42,7 @@ class RingSource:
         sampled: Callable[[Mapping[str, Any], Sample], None] = lambda resource, sample: None,
     ) -> None:
         self._sink, self._options, self._say, self._sampled = sink, options, say, sampled
-        self._processes: dict[Path, _Process] = {}
+        self._processes: dict[Path, RingReader] = {}
         self._refusals = Refusals(say)
         self.troubles = Troubles(say)
         self._stop = threading.Event()
@@ -190,6 +59,10 @@ class RingSource:
 
     def start(self) -> None:
         """Drain from now on."""
+        for folder in self._options.folders:
+            # The default one needs no word: on a host without agents it is never made.
+            if folder != Path(DEFAULT_FOLDER) and is_missing(folder):
+                self._say(f"{folder} does not exist yet; the first agent there makes it")
         self._thread.start()
 
     @property
@@ -264,7 +137,7 @@ class RingSource:
             for folder in folders if flush else ():
                 remove_strays(folder)
 
-    def _each(self, work: Callable[[Path, _Process], None]) -> None:
+    def _each(self, work: Callable[[Path, RingReader], None]) -> None:
         for path, process in list(self._processes.items()):
             try:
                 work(path, process)
@@ -284,12 +157,12 @@ class RingSource:
                 lost += rest
         self.troubles.tell("rings", f"{error}; {lost} records out of rings are dropped")
 
-    def _end(self, path: Path, process: _Process) -> None:
+    def _end(self, path: Path, process: RingReader) -> None:
         process.drain()
         process.flush(time.time_ns(), final=True)
         self._close(path, process)
 
-    def _start_over(self, path: Path, process: _Process, error: Exception) -> None:
+    def _start_over(self, path: Path, process: RingReader, error: Exception) -> None:
         """Records that no one foresaw must not end the reading of all other processes."""
         lost = process.spans.waiting + process.in_hand
         self._close_without(path, process, "daemon_error", lost)
@@ -298,17 +171,18 @@ class RingSource:
             "are dropped and reading goes on. Please report it"
         )
 
-    def _close_without(self, path: Path, process: _Process, reason: str, lost: int) -> None:
+    def _close_without(self, path: Path, process: RingReader, reason: str, lost: int) -> None:
         """What of it is not written is dropped."""
         self._sink.drop(reason, lost)
         self._close(path, process, waiting=0, dropped=lost)
 
-    def _serve(self, path: Path, process: _Process, flush: bool) -> None:
+    def _serve(self, path: Path, process: RingReader, flush: bool) -> None:
         alive = not flush or process.ring.alive
         good = process.drain() if alive else process.drain_dead()
         if good and alive:
             if flush:
                 process.flush(time.time_ns())
+                self._tell_disabled(process)
             return
         process.flush(time.time_ns(), final=True)
         self._close(path, process)
@@ -318,7 +192,17 @@ class RingSource:
         else:
             self._set_aside(path)
 
-    def _close(self, path: Path, process: _Process, **changed: int) -> None:
+    def _tell_disabled(self, process: RingReader) -> None:
+        """Once: such a process looks as if nothing ran on its GPU."""
+        why = process.newly_disabled()
+        if why:
+            ring = process.ring
+            self._say(
+                f"process {ring.process_id} ({ring.executable}): its agent records no kernels: "
+                f"{why}"
+            )
+
+    def _close(self, path: Path, process: RingReader, **changed: int) -> None:
         self._ended += replace(process.account(), **changed)
         process.ring.close()
         del self._processes[path]
@@ -379,9 +263,9 @@ class RingSource:
         self._processes[path] = process
         self._say(f"process {ring.process_id} ({ring.executable}): {path}")
 
-    def _process_of(self, ring: Ring) -> _Process:
+    def _process_of(self, ring: Ring) -> RingReader:
         known = Known(ring.path, self._say)
-        return _Process(ring, self._sink, self._options, self._sampled, known)
+        return RingReader(ring, self._sink, self._options, self._sampled, known)
 
     def _remove(self, path: Path) -> None:
         try:
@@ -420,3 +304,14 @@ def folders_of(given: Sequence[str] | None) -> list[Path]:
             if folder.exists() and not folder.is_dir():
                 raise UsageError(f"--agent-dir {folder}: not a folder; name one that holds *.ring")
     return folders[::-1]
+
+
+def is_missing(folder: Path) -> bool:
+    """Whether it is not there. One that cannot be looked at may be."""
+    try:
+        folder.stat()
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+    return False

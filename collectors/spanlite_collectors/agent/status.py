@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import astuple, dataclass
 
+import numpy as np
+
 from spanlite_collectors.agent.layout import Level
 from spanlite_collectors.agent.ring import Ring, printable
 
@@ -15,8 +17,12 @@ class ProcessStatus:
 
     pid: int
     executable: str
+    #: What it is asked to record, and what it does: kernels only in a window.
     level: str
-    wanted: str
+    now: str
+    #: What windows may cost, and how long a step may take before it opens one; 0: for ever.
+    budget_ppm: int
+    step_slo_ms: float
     steps: int
     steps_covered: int
     windows: int
@@ -25,8 +31,10 @@ class ProcessStatus:
     detaches: int
     attached: bool
     cost_ppm: int
+    #: Of CUPTI alone; ranges and steps are not among them.
     records: int
     dropped: Mapping[str, int]
+    #: Why it records no kernels; empty where it does.
     disabled: str
 
 
@@ -50,12 +58,14 @@ class Account:
 
 def status_of(ring: Ring, dropped: Mapping[str, int] | None = None) -> ProcessStatus:
     """What the agent of a ring says of itself."""
-    state = ring.state[0]
+    state, control = ring.state[0], ring.control[0]
     return ProcessStatus(
         pid=ring.process_id,
         executable=ring.executable,
-        level=_level(int(state["level"])),
-        wanted=ring.level.name.lower(),
+        level=ring.level.name.lower(),
+        now=_now(ring.level, state),
+        budget_ppm=int(control["budget_ppm"]),
+        step_slo_ms=int(control["step_slo_ns"]) / 1e6,
         steps=int(state["steps"]),
         steps_covered=int(state["steps_covered"]),
         windows=int(state["windows"]),
@@ -64,9 +74,19 @@ def status_of(ring: Ring, dropped: Mapping[str, int] | None = None) -> ProcessSt
         cost_ppm=int(state["cost_ppm"]),
         records=int(state["records"]),
         dropped=ring.all_drops() if dropped is None else dict(dropped),
-        disabled=printable(state["reason"]) if state["disabled"] else "",
+        disabled=disabled(ring),
     )
 
 
-def _level(value: int) -> str:
+def disabled(ring: Ring) -> str:
+    """Why the agent of a ring records no kernels; empty where it does."""
+    state = ring.state[0]
+    return (printable(state["reason"]) or "no reason given") if state["disabled"] else ""
+
+
+def _now(wanted: Level, state: np.void) -> str:
+    """What it does now. Between windows it obeys at once, but its own word is of the last one."""
+    if not state["window_open"]:
+        return min(wanted, Level.RANGES).name.lower()
+    value = int(state["level"])
     return Level(value).name.lower() if value in list(Level) else str(value)

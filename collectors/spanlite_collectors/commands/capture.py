@@ -15,9 +15,9 @@ from pathlib import Path
 from spanlite.errors import InputError, UsageError
 
 from spanlite_collectors.agent.layout import Detach, Level
-from spanlite_collectors.agent.ring import Ring, rings_in
-from spanlite_collectors.agent.source import DEFAULT_FOLDER, folders_of
-from spanlite_collectors.agent.status import status_of
+from spanlite_collectors.agent.ring import Ring, library, rings_in
+from spanlite_collectors.agent.source import DEFAULT_FOLDER, folders_of, is_missing
+from spanlite_collectors.agent.status import ProcessStatus, disabled, status_of
 
 #: What the agent's words have room for, and a day in ms.
 _MOST_STEPS = 2**32 - 1
@@ -72,12 +72,15 @@ class CaptureCommand:
     def run(self, args: argparse.Namespace) -> int:
         """Write the wish into the rings' control blocks, or read their state."""
         _check(args)
-        with _rings(folders_of(args.agent_dir)) as rings:
+        library()  # without it a host with no ring yet would look like one without agents
+        with _rings(_folders(args)) as rings:
             if args.list:
-                _print(rings, args.json)
+                _list(rings, args)
                 return 0
             chosen = [r for r in rings if args.all or r.process_id in args.pid]
             _refuse_missing(args, chosen)
+            if args.steps is not None:
+                chosen = _able(chosen, args)
             before = [_covered(ring) for ring in chosen]
             for ring in chosen:
                 _ask(ring, args)
@@ -85,6 +88,17 @@ class CaptureCommand:
             if args.wait is not None:
                 return _wait(chosen, before, args.steps, args.wait)
         return 0
+
+
+def _folders(args: argparse.Namespace) -> list[Path]:
+    """Where to look. The default folder is not there before the first agent, which is no error."""
+    folders = folders_of(args.agent_dir)
+    for folder in folders if args.agent_dir else ():
+        if is_missing(folder):
+            raise UsageError(
+                f"--agent-dir {folder}: no such folder; an agent makes it at its start"
+            )
+    return folders
 
 
 def _check(args: argparse.Namespace) -> None:
@@ -121,7 +135,7 @@ def _rings(folders: list[Path]) -> Iterator[list[Ring]]:
                 ring = Ring(path)
             except InputError as error:
                 if getattr(error, "errno", None) != errno.ENOENT:  # just gone
-                    print(f"warning: {error}", file=sys.stderr)
+                    _warning(str(error))
                 continue
             if ring.alive:
                 found.append(ring)
@@ -149,12 +163,28 @@ def _refuse_missing(args: argparse.Namespace, chosen: list[Ring]) -> None:
             f"no agent of {who} in {', '.join(map(str, folders_of(args.agent_dir)))}; was it "
             "started with CUDA_INJECTION64_PATH? `spanlite capture --list` shows those that were"
         )
+
+
+def _able(chosen: list[Ring], args: argparse.Namespace) -> list[Ring]:
+    """Those that can capture steps. `--all` leaves out what never can, as a fork's children."""
+    able = []
     for ring in chosen:
-        if args.steps is not None and args.level is None and ring.level < Level.WINDOWS:
+        why = disabled(ring)
+        if not why:
+            able.append(ring)
+        elif args.all:
+            _warning(f"process {ring.process_id} is left out, it records no kernels: {why}")
+        else:
+            raise UsageError(f"process {ring.process_id} records no kernels: {why}")
+    if not able:
+        raise UsageError("no process records kernels, so there are no steps to capture")
+    for ring in able:
+        if args.level is None and ring.level < Level.WINDOWS:
             raise UsageError(
                 f"process {ring.process_id} is at level {ring.level.name.lower()}, which records "
                 "no kernels; add --level windows"
             )
+    return able
 
 
 def _ask(ring: Ring, args: argparse.Namespace) -> None:
@@ -177,32 +207,47 @@ def _ask(ring: Ring, args: argparse.Namespace) -> None:
 
 
 def _warn(ring: Ring, args: argparse.Namespace) -> None:
+    _warn_of_threads(ring, args)
+    why = disabled(ring)
+    if why and args.level in ("windows", "continuous"):
+        _warning(f"process {ring.process_id} records no kernels, whatever its level: {why}")
+    records = args.steps is not None or args.level not in (None, "off")
+    if records and not ring.has_reader:
+        _warning(
+            f"no `spanlite collect` reads the ring of process {ring.process_id}; start one, or "
+            "what comes is lost once the ring is full"
+        )
+
+
+def _warn_of_threads(ring: Ring, args: argparse.Namespace) -> None:
     """Where CUPTI will stay attached beside several threads, which a server may not survive."""
     records = args.steps is not None or args.level == "continuous"
     held = int(ring.control["detach"][0]) == Detach.WHEN_HELD
     if records and not held and int(ring.state["launch_threads"][0]) > 1:
-        print(
-            f"warning: several threads of process {ring.process_id} have launched work. Where they "
+        _warning(
+            f"several threads of process {ring.process_id} have launched work. Where they "
             "still do, CUPTI stays attached after this, which can, rarely, make the process hang "
-            "in cuGraphLaunch; SPANLITE_AGENT_DETACH=held at its start avoids that",
-            file=sys.stderr,
+            "in cuGraphLaunch; SPANLITE_AGENT_DETACH=held at its start avoids that"
         )
 
 
+def _warning(text: str) -> None:
+    print(f"warning: {text}", file=sys.stderr)
+
+
 def _wait(rings: list[Ring], before: list[int], steps: int, timeout_s: float) -> int:
-    """0 once each has captured so many whole steps more, 1 if time runs out or a process ends."""
+    """0 once each has captured so many whole steps more, 1 if time runs out or one never will."""
     end = time.monotonic() + timeout_s
     waiting = list(zip(rings, before, strict=True))
     while True:
-        ended = {ring for ring, _ in waiting if not ring.alive}
+        never = {ring: _why_never(ring, steps) for ring, _ in waiting}  # before they are counted
         waiting = [(ring, then) for ring, then in waiting if _covered(ring) - then < steps]
         if not waiting:
             print("captured")
             return 0
-        missed = sorted(ring.process_id for ring, _ in waiting if ring in ended)
+        missed = [f"process {ring.process_id} {never[ring]}" for ring, _ in waiting if never[ring]]
         if missed:
-            who = ", ".join(map(str, missed))
-            print(f"not captured: process {who} ended before it had run {steps} whole steps")
+            print(f"not captured: {', '.join(missed)}")
             return 1
         if time.monotonic() >= end:
             break
@@ -214,29 +259,43 @@ def _wait(rings: list[Ring], before: list[int], steps: int, timeout_s: float) ->
     return 1
 
 
+def _why_never(ring: Ring, steps: int) -> str:
+    """Why a process will capture nothing more; empty where it may."""
+    if not ring.alive:
+        return f"ended before it had run {steps} whole steps"
+    why = disabled(ring)
+    return f"records no kernels: {why}" if why else ""
+
+
 def _covered(ring: Ring) -> int:
     """Whole steps in windows so far."""
     return int(ring.state["steps_covered"][0])
 
 
-def _print(rings: list[Ring], as_json: bool) -> None:
-    if not rings and not as_json:
+def _list(rings: list[Ring], args: argparse.Namespace) -> None:
+    """Raises UsageError where a process that was named has no agent."""
+    if args.pid:
+        rings = [ring for ring in rings if ring.process_id in args.pid]
+        _refuse_missing(args, rings)
+    if not rings and not args.json:
         print("no process with an agent")
     for ring in rings:
         status = status_of(ring)
-        if as_json:
-            print(json.dumps(asdict(status)))
-            continue
-        lost = ", ".join(f"{count} {reason}" for reason, count in status.dropped.items())
-        print(
-            f"{status.pid}  {status.executable}\n"
-            f"  level {status.wanted} (now {status.level}), {status.windows} windows, "
-            f"{status.steps_covered} of {status.steps} steps covered, "
-            f"cost {status.cost_ppm / 1e4:.2f} %, {status.records} records, "
-            f"dropped: {lost or 'none'}; CUPTI is {'' if status.attached else 'not '}attached, "
-            f"{status.detaches} detaches"
-            + (f"\n  switched itself off: {status.disabled}" if status.disabled else "")
-        )
+        print(json.dumps(asdict(status)) if args.json else _text(status))
+
+
+def _text(status: ProcessStatus) -> str:
+    lost = ", ".join(f"{count} {reason}" for reason, count in status.dropped.items())
+    slo = f"step SLO {status.step_slo_ms:g} ms" if status.step_slo_ms else "no step SLO"
+    return (
+        f"{status.pid}  {status.executable}\n"
+        f"  level {status.level} (now {status.now}), budget {status.budget_ppm / 1e4:g} %, {slo}, "
+        f"{status.windows} windows, {status.steps_covered} of {status.steps} steps covered, "
+        f"cost {status.cost_ppm / 1e4:.2f} %, {status.records} records of CUPTI, "
+        f"dropped: {lost or 'none'}; CUPTI is {'' if status.attached else 'not '}attached, "
+        f"{status.detaches} detaches"
+        + (f"\n  records no kernels: {status.disabled}" if status.disabled else "")
+    )
 
 
 command = CaptureCommand()

@@ -8,6 +8,7 @@ import threading
 
 from prometheus_client import CollectorRegistry, PlatformCollector, ProcessCollector
 from spanlite.errors import UsageError
+from spanlite.settings import bootstrap_of
 
 from spanlite_collectors import metrics
 from spanlite_collectors.commands.gpu_host import GpuHost, add_gpu_arguments
@@ -91,6 +92,8 @@ class CollectCommand:
         stop = threading.Event()
         with stop_on_signals(stop):
             sink = open_sink(args, _ROLE)
+            if args.output is None:  # else its name may have become another, and that was said
+                _say(f"delivering to {args.topic} at {bootstrap_of(args)}")
             try:
                 daemon = self._daemon(args, sink)
             except BaseException:
@@ -119,7 +122,14 @@ class CollectCommand:
             metrics=metrics.OtlpMetrics(registry),
         )
         sources: list[Source] = [receiver, *gpu.sources]
-        return Daemon(sink, sources, pages, say=_say, shutdown_timeout_s=args.shutdown_timeout)
+        return Daemon(
+            sink,
+            sources,
+            pages,
+            say=_say,
+            broker=bootstrap_of(args),
+            shutdown_timeout_s=args.shutdown_timeout,
+        )
 
 
 command = CollectCommand()

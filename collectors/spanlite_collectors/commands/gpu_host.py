@@ -26,6 +26,7 @@ from spanlite_collectors.agent.triggers import (
 )
 from spanlite_collectors.commands.capture import LEVELS, add_folder_argument
 from spanlite_collectors.daemon import Source
+from spanlite_collectors.metrics import DisabledAgents
 from spanlite_collectors.redaction import RedactingSink, Redaction
 from spanlite_collectors.sinks import SpanSink
 
@@ -139,6 +140,7 @@ class GpuHost:
                 rings, say, "clocks are held down", WindowReason.THROTTLE
             )
         registry.register(AgentMetrics(rings))
+        registry.register(DisabledAgents(rings.processes))
         registry.register(custom)
         self.sources.append(rings)
 

@@ -86,18 +86,35 @@ class ImportCommand:
     def run(self, args: argparse.Namespace) -> int:
         """Import each file; 2 where one could not be, or spans of it, after the others."""
         options = options_of(args)
+        missing = [error for path in args.files if (error := _why_not(path))]
+        if len(missing) == len(args.files):  # then no broker is asked, and no file made
+            return _end(args, [], missing)
         with _open(args) as sink:
             reports, errors, sent = _import_all(args, options, sink)
             if args.output is not None and errors and not reports and not sent:
                 assert isinstance(sink, KafkaSink)
                 sink.abandon()  # nothing is to be kept, and what was there before stays
-        if args.json:
-            print(json.dumps([report.to_dict() for report in reports], indent=1))
         if isinstance(sink, KafkaSink):
-            errors += _say_delivered(sink)
-        for error in errors:
-            print(f"spanlite: {error}", file=sys.stderr)
-        return InputError.exit_code if errors else 0
+            errors += _say_delivered(sink, begun=bool(reports or sent))
+        return _end(args, reports, errors)
+
+
+def _why_not(path: Path) -> str:
+    """Why a file cannot be looked at; empty where it can."""
+    try:
+        path.stat()
+    except OSError as error:
+        return f"{path}: {error.strerror}; check the path"
+    return ""
+
+
+def _end(args: argparse.Namespace, reports: list[ImportReport], errors: list[str]) -> int:
+    """Say what came of it; the exit code."""
+    if args.json:
+        print(json.dumps([report.to_dict() for report in reports], indent=1))
+    for error in errors:
+        print(f"spanlite: {error}", file=sys.stderr)
+    return InputError.exit_code if errors else 0
 
 
 def options_of(args: argparse.Namespace) -> ImportOptions:
@@ -194,9 +211,11 @@ def _open(args: argparse.Namespace) -> Iterator[SpanSink]:
                 raise
 
 
-def _say_delivered(sink: KafkaSink) -> list[str]:
+def _say_delivered(sink: KafkaSink, *, begun: bool) -> list[str]:
     """Say what became of the spans; what of them will never arrive comes back as errors."""
     stats = sink.stats()
+    if not (begun or stats.delivered_messages or stats.spool_messages):
+        return []  # no file could be read, and no earlier run had left anything
     kept = f", {stats.spool_messages} batches wait in the spool" if stats.spool_messages else ""
     dropped = "".join(f", {count} {why}" for why, count in stats.dropped_spans.items())
     print(

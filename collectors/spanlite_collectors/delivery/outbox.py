@@ -99,9 +99,14 @@ class Outbox:
             return self.spool.has(room)
         return self._transport.ready() and self._on_way_bytes < self._window_bytes
 
-    def keeps(self, more_bytes: int) -> bool:
-        """Whether the spool, where there is one, has room for so much that was taken already."""
-        return self.spool is None or self.spool.has(Room.RESERVED, more_bytes)
+    def overloaded(self, taken_bytes: int) -> bool:
+        """Whether the broker is quiet and there is room neither for more nor for what was taken."""
+        if not self.stalled:
+            return False
+        if self.spool is None:
+            return not self.has_room()
+        # Not `has_room`: until the next `step` goes over to the spool, that asks the broker.
+        return not (self.spool.has(Room.OPEN) and self.spool.has(Room.RESERVED, taken_bytes))
 
     def put(self, message: Message, room: Room = Room.OPEN) -> None:
         """Take a message. Raises SpoolFullError where the spool has no room; then it is not taken.

@@ -190,10 +190,14 @@ class KafkaSink:
     def overloaded(self) -> bool:
         """Whether there is no room and none is being made: a write would block or drop."""
         with self._changed:
-            if not self._outbox.stalled:
-                return False
             # Also where what was taken fills the rest, or it would be lost when this ends.
-            return not (self._outbox.has_room() and self._outbox.keeps(self._batcher.pending_bytes))
+            return self._outbox.overloaded(self._batcher.pending_bytes)
+
+    @property
+    def refuge(self) -> str:
+        """Where batches are kept while the broker is away."""
+        spool = self._outbox.spool
+        return "in memory" if spool is None else f"on disk, in {spool.folder}"
 
     @property
     def cure(self) -> str:

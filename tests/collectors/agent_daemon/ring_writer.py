@@ -68,6 +68,19 @@ class RingWriter:
         """What the agent says: a word of 8 bytes."""
         self.u64(self._state + STATE.fields[field][1], value)
 
+    def level_now(self, level: Level, window_open: bool) -> None:
+        """What the agent says of its level."""
+        fields = STATE.fields
+        self.u32(self._state + fields["level"][1], level)
+        self.u32(self._state + fields["window_open"][1], window_open)
+
+    def disable(self, reason: str) -> None:
+        """The agent records no kernels from now on."""
+        text = reason.encode()
+        at = self._state + STATE.fields["reason"][1]
+        self.map[at : at + len(text)] = np.frombuffer(text, np.uint8)
+        self.u32(self._state + STATE.fields["disabled"][1], 1)
+
     def control_word(self, index: int) -> int:
         at = self._control + 4 * index
         return int(self.map[at : at + 4].view(np.uint32)[0])

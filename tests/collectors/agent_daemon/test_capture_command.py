@@ -2,11 +2,10 @@ import json
 import threading
 from contextlib import closing
 
-import numpy as np
 import pytest
 from ring_writer import RingWriter
 from spanlite.cli import main
-from spanlite_collectors.agent.layout import STATE, Detach, Level
+from spanlite_collectors.agent.layout import Detach, Level
 from spanlite_collectors.agent.ring import Ring
 
 
@@ -67,7 +66,105 @@ def test_list_shows_processes_and_drops(writer, capsys):
     assert "4711  /usr/bin/server" in capsys.readouterr().out
     assert capture(writer, "--list", "--json") == 0
     status = json.loads(capsys.readouterr().out)
-    assert (status["pid"], status["level"], status["dropped"]) == (4711, "off", {"ring_full": 5})
+    assert (status["pid"], status["dropped"]) == (4711, {"ring_full": 5})
+
+
+@pytest.mark.parametrize(
+    ("wanted", "said", "window_open", "now"),
+    [
+        ("off", Level.RANGES, False, "off"),  # its last word is of a window's end
+        ("windows", Level.OFF, False, "ranges"),
+        ("windows", Level.WINDOWS, True, "windows"),
+        ("off", Level.WINDOWS, True, "windows"),  # until its step ends
+    ],
+)
+def test_list_says_what_is_wanted_and_what_is_so_now(
+    writer, capsys, wanted, said, window_open, now
+):
+    capture(writer, "--all", "--level", wanted)
+    writer.level_now(said, window_open)
+    capsys.readouterr()
+    assert capture(writer, "--list", "--json") == 0
+    status = json.loads(capsys.readouterr().out)
+    assert (status["level"], status["now"]) == (wanted, now)
+    assert capture(writer, "--list") == 0
+    assert f"level {wanted} (now {now})" in capsys.readouterr().out
+
+
+def test_list_shows_the_limits_that_were_set(writer, capsys):
+    assert capture(writer, "--list") == 0
+    assert "budget 0 %, no step SLO" in capsys.readouterr().out
+    capture(writer, "--all", "--step-slo-ms", "12.5", "--budget-pct", "0.5")
+    capsys.readouterr()
+    assert capture(writer, "--list") == 0
+    assert "budget 0.5 %, step SLO 12.5 ms" in capsys.readouterr().out
+    assert capture(writer, "--list", "--json") == 0
+    status = json.loads(capsys.readouterr().out)
+    assert (status["budget_ppm"], status["step_slo_ms"]) == (5000, 12.5)
+
+
+def test_list_shows_the_named_process_alone(writer, capsys):
+    other = RingWriter(writer.path.parent, pid=4712)
+    assert capture(writer, "--list", "--pid", "4712") == 0
+    out = capsys.readouterr().out
+    assert "4712  " in out and "4711  " not in out
+    other.die()
+    assert capture(writer, "--list", "--pid", "4712") == 2
+    assert "no agent of process 4712" in capsys.readouterr().err
+
+
+def test_a_folder_that_is_named_must_be_there(tmp_path, monkeypatch, capsys):
+    missing = tmp_path / "missing"
+    assert main(["capture", "--list", "--agent-dir", str(missing)]) == 2
+    assert f"{missing}: no such folder" in capsys.readouterr().err
+    monkeypatch.setattr("spanlite_collectors.agent.source.DEFAULT_FOLDER", str(missing))
+    assert main(["capture", "--list"]) == 0
+    assert capsys.readouterr().out == "no process with an agent\n"
+
+
+def test_steps_of_a_process_without_kernels_are_refused_with_the_reason(writer, capsys):
+    writer.disable("no libcupti")
+    assert capture(writer, "--pid", "4711", "--steps", "5", "--wait", "60") == 2
+    told = capsys.readouterr()
+    assert "process 4711 records no kernels: no libcupti" in told.err and told.out == ""
+    assert writer.control_word(1) == 0
+    assert capture(writer, "--all", "--steps", "5") == 2
+    assert "no process records kernels" in capsys.readouterr().err
+
+
+def test_all_leaves_out_what_records_no_kernels(writer, capsys):
+    child = RingWriter(writer.path.parent, pid=4712)
+    child.disable("forked after cuInit")
+    assert capture(writer, "--all", "--steps", "5") == 0
+    assert "process 4712 is left out" in capsys.readouterr().err
+    assert (writer.control_word(1), child.control_word(1)) == (1, 0)
+
+
+@pytest.mark.parametrize(("level", "warned"), [("continuous", True), ("ranges", False)])
+def test_a_level_that_a_process_cannot_reach_is_warned_of(writer, capsys, level, warned):
+    writer.disable("no libcupti")
+    assert capture(writer, "--all", "--level", level) == 0
+    said = "records no kernels, whatever its level: no libcupti"
+    assert (said in capsys.readouterr().err) == warned
+
+
+def test_waiting_ends_where_the_agent_switches_kernels_off(writer, capsys):
+    timer = threading.Timer(0.3, writer.disable, ["no libcupti"])
+    timer.start()
+    assert capture(writer, "--all", "--steps", "5", "--wait", "600") == 1
+    timer.join()
+    assert "process 4711 records no kernels: no libcupti" in capsys.readouterr().out
+
+
+def test_it_warns_where_no_daemon_reads_what_is_recorded(writer, capsys):
+    assert capture(writer, "--all", "--steps", "5") == 0
+    assert "no `spanlite collect` reads the ring of process 4711" in capsys.readouterr().err
+    with closing(Ring(writer.path)) as ring:
+        assert ring.claim()
+        assert capture(writer, "--all", "--steps", "5") == 0
+        assert capsys.readouterr().err == ""
+    assert capture(writer, "--all", "--level", "off") == 0
+    assert capsys.readouterr().err == ""
 
 
 def test_the_dead_are_not_listed(writer, capsys):
@@ -150,10 +247,7 @@ def test_captured_are_whole_steps_as_many_as_were_asked_for(
 
 
 def test_what_an_agent_says_of_itself_is_fit_to_be_printed(writer, capsys):
-    at = STATE.fields["reason"][1] + writer._state
-    writer.map[at : at + 8] = np.frombuffer(b"\x1b[31m\n9\n", np.uint8)
-    at = STATE.fields["disabled"][1] + writer._state
-    writer.u32(at, 1)
+    writer.disable("\x1b[31m\n9\n")
     assert capture(writer, "--list") == 0
     out = capsys.readouterr().out
     assert "\x1b" not in out and len(out.splitlines()) == 3

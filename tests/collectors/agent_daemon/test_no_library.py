@@ -58,6 +58,13 @@ def test_who_asks_for_rings_is_refused(flags: tuple[str, str]) -> None:
         host(*flags)
 
 
+def test_capture_says_what_is_missing(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """Not that there is no process with an agent."""
+    assert main(["capture", "--list", "--agent-dir", str(tmp_path)]) == 2
+    told = capsys.readouterr()
+    assert "make agent" in told.err and told.out == ""
+
+
 def test_the_command_ends_with_2(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     ports = ("--otlp-port", "0", "--metrics-port", "0")
     spool = ("--no-spool", "--output", str(tmp_path / "spans.bin"))

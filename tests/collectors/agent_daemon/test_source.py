@@ -16,12 +16,14 @@ from ring_writer import RingWriter, write_recording
 from spanlite.errors import InputError, ServiceError, UsageError
 from spanlite.flags import SpanFlag
 from spanlite.kinds import SpanKind
+from spanlite_collectors.agent import reader as reader_module
 from spanlite_collectors.agent import ring as ring_module
 from spanlite_collectors.agent import source as source_module
 from spanlite_collectors.agent.layout import HEADER, START_END, Level, RecordType
 from spanlite_collectors.agent.metrics import AgentMetrics
 from spanlite_collectors.agent.ring import Ring
 from spanlite_collectors.agent.source import RingOptions, RingSource, folders_of
+from spanlite_collectors.metrics import DisabledAgents
 from spanlite_collectors.sinks import MemorySink
 
 T0 = 1_796_143_900_000_000_000
@@ -324,14 +326,14 @@ def test_a_ring_that_could_not_be_opened_once_is_tried_again(host, monkeypatch):
     writer = RingWriter(host.folder)
     one_step(writer)
     why = [OSError(errno.EMFILE, "Too many open files")] * 3
-    describe = source_module.describe
+    describe = reader_module.describe
 
     def described(*args: object) -> dict:
         if why:
             raise why.pop()
         return describe(*args)
 
-    monkeypatch.setattr("spanlite_collectors.agent.source.describe", described)
+    monkeypatch.setattr("spanlite_collectors.agent.reader.describe", described)
     for _ in range(4):
         host.source.step()
     host.source.stop()
@@ -502,7 +504,8 @@ def test_a_folder_that_does_not_exist_yet_is_no_trouble(tmp_path):
     host = Host(tmp_path / "later")
     host.source.start()
     time.sleep(0.5)
-    assert host.source.healthy and host.source.troubles_now == 0 and host.said == []
+    assert host.source.healthy and host.source.troubles_now == 0
+    assert host.said == [f"{host.folder} does not exist yet; the first agent there makes it"]
     RingWriter(host.folder)
     wait_for(lambda: host.source.processes())
     host.source.stop()
@@ -596,6 +599,21 @@ def test_metrics_say_what_each_agent_does(host):
     assert 'spanlite_agent_detaches_total{pid="4711"} 0.0' in text
     assert 'spanlite_agent_attached{pid="4711"} 0.0' in text
     assert "spanlite_agent_damaged_rings 0.0" in text
+
+
+def test_an_agent_that_records_no_kernels_is_told_once_and_has_a_series(host):
+    writer = RingWriter(host.folder, pid=4711)
+    registry = CollectorRegistry()
+    registry.register(DisabledAgents(host.source.processes))
+    host.source.step()
+    assert "spanlite_agent_disabled{" not in generate_latest(registry).decode()
+    writer.disable("libcupti.so is not there")
+    host.source.step()
+    host.source.step()
+    told = "process 4711 (/usr/bin/server): its agent records no kernels: libcupti.so is not there"
+    assert host.said.count(told) == 1
+    series = 'spanlite_agent_disabled{pid="4711",reason="libcupti.so is not there"} 1.0'
+    assert series in generate_latest(registry).decode()
 
 
 def test_a_damaged_ring_is_set_aside_and_what_came_before_it_is_kept(host):

@@ -17,7 +17,7 @@ from spanlite.codec import Batch, encode_batch, read_header
 from spanlite.schema import SPAN_SCHEMA
 from spanlite_collectors.delivery.numbering import Numbering
 from spanlite_collectors.delivery.outbox import Outbox
-from spanlite_collectors.delivery.spool import Spool
+from spanlite_collectors.delivery.spool import DEFAULT_SPOOL_BYTES, Spool
 from spanlite_collectors.delivery.transport import Listener, Message
 
 NO_SPANS = pa.RecordBatch.from_pylist([], SPAN_SCHEMA)
@@ -254,6 +254,20 @@ def test_without_a_spool_it_fills_up_and_goes_on(tmp_path: Path) -> None:
     assert rig.outbox.has_room() and not rig.outbox.stalled
     rig.check()
     rig.spool.close()
+
+
+def test_a_broker_just_found_away_is_no_reason_to_refuse_where_the_spool_has_room(
+    rig: Rig,
+) -> None:
+    """Also before the next step goes over to the spool: senders would be told 503 meanwhile."""
+    rig.transport.up = False
+    assert not rig.outbox.overloaded(0)
+    rig.now += 5
+    assert rig.outbox.stalled and not rig.outbox.spooling
+    assert not rig.outbox.overloaded(0)
+    assert rig.outbox.overloaded(DEFAULT_SPOOL_BYTES)  # what was taken would fill it
+    rig.outbox.step()
+    assert rig.outbox.spooling and not rig.outbox.overloaded(0)
 
 
 def test_a_record_that_is_no_batch_is_skipped(tmp_path: Path) -> None:

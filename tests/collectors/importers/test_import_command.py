@@ -121,6 +121,28 @@ def test_imported_spans_reach_kafka(trace, stack, new_topic, capsys):
     assert sorted(names) == ["a", "step 0"]
 
 
+@pytest.mark.parametrize("flags", [[], ["--json"]])
+def test_no_broker_is_asked_where_no_file_is_there(tmp_path, monkeypatch, capsys, flags):
+    def refuse(*_: object) -> None:
+        raise AssertionError("the way out was opened")
+
+    monkeypatch.setattr("spanlite_collectors.commands.import_.open_sink", refuse)
+    files = [str(tmp_path / "a.json"), str(tmp_path / "b.json")]
+    assert main(["import", *files, *flags]) == 2
+    told = capsys.readouterr()
+    assert told.err.splitlines() == [
+        f"spanlite: {path}: No such file or directory; check the path" for path in files
+    ]
+    assert told.out == ("[]\n" if flags else "")
+
+
+def test_where_nothing_was_begun_nothing_is_said_to_be_delivered(tmp_path, capsys):
+    bad = tmp_path / "bad.json"
+    bad.write_text("{")
+    assert main(["import", str(bad), "--output", str(tmp_path / "out.spans")]) == 2
+    assert "delivered" not in capsys.readouterr().err
+
+
 def test_a_failed_import_leaves_the_output_as_it_was(tmp_path, capsys):
     bad, out = tmp_path / "bad.json", tmp_path / "out.spans.zst"
     bad.write_text('{"traceEvents": [{')

@@ -163,6 +163,20 @@ def test_without_a_broker_it_spools_and_the_next_run_delivers(
     assert list(tmp_path.rglob("*.spool")) == []
 
 
+def test_a_broker_that_is_away_is_named_and_keeps_no_sender_from_it(
+    start: Callable[..., Collector], tmp_path: Path
+) -> None:
+    flags = ("--spool", str(tmp_path), "--no-agent", "--no-nvml")
+    collector = start("--bootstrap", "127.0.0.1:9", *flags)
+    assert "delivering to spans.raw at 127.0.0.1:9\n" in collector.log
+    kept = collector._find(r"the broker at 127.0.0.1:9 does not answer; keeping batches on disk(.)")
+    assert kept == ","
+    send_spans(collector.traces, 5)
+    assert collector.get("/healthz")[0] == collector.get("/readyz")[0] == 200
+    assert collector.end() == 0
+    assert "no room" not in collector.log and "5 spans taken" in collector.log
+
+
 def test_bad_flags(tmp_path: Path) -> None:
     flags = ["collect", "--spool", str(tmp_path), "--bootstrap", "127.0.0.1:9"]
     assert main([*flags, "--otlp-port", "5", "--metrics-port", "5"]) == 2
