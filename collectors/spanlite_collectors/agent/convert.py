@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -50,6 +51,8 @@ _PAYLOADS = {1: "<u8", 2: "<i8", 3: "<f8", 4: "<u4", 5: "<i4", 6: "<f4"}
 #: Ranges whose metrics have come and that have not ended yet, the newest of them. That of some
 #: never comes: the ring was full.
 _MAX_OPEN_SAMPLES = 1 << 14
+#: The kind of a sample that says how many values no span got. No process can send it.
+UNPLACED = "unplaced"
 
 
 @dataclass
@@ -234,6 +237,7 @@ class Converter:
                 self._describe(rows, at, message, out)
         rows["free_range"] |= free
         self._add_values(rows, records)
+        self._forget_samples()
         return rows if keep.all() else pick(rows, keep)
 
     def _describe(self, rows: Rows, at: Any, message: Message, out: Converted) -> None:
@@ -257,12 +261,18 @@ class Converter:
                 continue
             self._sampled(Sample(metric, float(value)))
             parent = int(record["parent_id"])
-            if parent:
+            if parent and (metric.kind == "gauge" or math.isfinite(value)):
                 values = self._samples.setdefault(parent, {})
                 before = values.get(metric.key, 0.0) if metric.kind == "counter" else 0.0
                 values[metric.key] = before + float(value)
+
+    def _forget_samples(self) -> None:
+        """Of ranges that are still open, those that came first."""
+        lost = 0
         while len(self._samples) > _MAX_OPEN_SAMPLES:
-            del self._samples[next(iter(self._samples))]
+            lost += len(self._samples.pop(next(iter(self._samples))))
+        if lost:
+            self._sampled(Sample(Metric(UNPLACED, "", ()), float(lost)))
 
     def _add_values(self, rows: Rows, records: Records) -> None:
         """Payloads and samples of custom metrics become attributes of their ranges."""

@@ -13,7 +13,8 @@ but the standard library is imported.
 """
 
 from spanlite.instrument import metrics
-from spanlite.instrument._ranges import Request, enabled, request, stage, step
+from spanlite.instrument._ranges import enabled, request, stage, step
+from spanlite.instrument._request import Request
 from spanlite.instrument.modules import hook_modules
 from spanlite.instrument.probes import probe_modules
 from spanlite.instrument.triton_jit import hook_triton

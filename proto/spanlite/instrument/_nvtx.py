@@ -7,9 +7,12 @@ into those it wants; we then call what is in the slots.
 from __future__ import annotations
 
 import ctypes
+import logging
 import os
+import sys
 from collections.abc import Callable
 from functools import partial
+from threading import get_ident
 from typing import Any
 
 DOMAIN = "spanlite"
@@ -21,8 +24,44 @@ _MODULES = {1: 16, 5: 16}
 _CORE2 = 5
 _MARK, _START, _END, _PUSH, _POP, _CREATE_DOMAIN = 1, 2, 3, 4, 5, 12
 _ASCII = 1
+#: As many ranges that were started and not ended the agent holds; it records no more then.
+MAX_STARTED = 100_000
 #: Payload types: an unsigned integer of 64 bits, a double.
 NUMBER, VALUE = 1, 3
+
+_log = logging.getLogger(__name__)
+
+
+class Once:
+    """A warning that is given once."""
+
+    def __init__(self, log: logging.Logger, text: str) -> None:
+        self._log, self._text, self._said = log, text, False
+
+    def say(self, *args: object) -> None:
+        """Say it."""
+        if not self._said:
+            self._said = True
+            self._log.warning(self._text + " (said once)", *args)
+
+
+_too_many = Once(
+    _log, "%d requests or other ranges have begun and not ended: no more are recorded; end them"
+)
+#: Thread -> what ends the range of its launch. That of a launch that failed is still here when the
+#: thread comes to its next range, and must end before it.
+LEFT: dict[int, Callable[[], object]] = {}
+
+
+def close_left() -> None:
+    """End this thread's range that was left over, if there is one."""
+    end = LEFT.pop(get_ident(), None)
+    if end is not None:
+        end()
+
+
+class NotLoadedError(OSError):
+    """There is no such library."""
 
 
 class _Payload(ctypes.Union):
@@ -51,7 +90,8 @@ class Event(ctypes.Structure):
 def event(text: str, payload: int = 0) -> Event:
     """Attributes with a text and room for a payload of that type: NUMBER, VALUE or none."""
     out = Event(version=3, size=ctypes.sizeof(Event), message_type=_ASCII)
-    out.message = text.encode()
+    # Half characters, as of undecodable paths, have no UTF-8.
+    out.message = text.encode(errors="replace")
     out.payload_type = payload
     return out
 
@@ -64,7 +104,7 @@ class Tool:
     """The functions of an injected tool. Raises OSError where it cannot be loaded."""
 
     def __init__(self, path: str) -> None:
-        library = ctypes.CDLL(path)  # the same mapping where CUDA or NVTX has it already
+        library = _load(path)
         initialize = library.InitializeInjectionNvtx2
         slots = {number: (ctypes.c_void_p * size)() for number, size in _MODULES.items()}
         tables = {number: _pointers(array) for number, array in slots.items()}
@@ -96,6 +136,7 @@ class Tool:
             raise OSError(f"{path} refused to take NVTX calls")
         # The tool may keep all of these for as long as the process lives.
         self._kept = (library, slots, tables, get_table_c, get_export_c, callbacks)
+        self._started: set[int] = set()
         core2 = slots[_CORE2]
         create = _function(core2[_CREATE_DOMAIN], ctypes.c_void_p)
         domain = ctypes.c_void_p(create(DOMAIN.encode()))
@@ -129,10 +170,16 @@ class Tool:
 
     def start(self, attributes: Event) -> int:
         """Begin a range that may end on any thread."""
-        return int(self._start(ctypes.byref(attributes)))
+        number = int(self._start(ctypes.byref(attributes)))
+        if number and len(self._started) < MAX_STARTED:
+            self._started.add(number)
+        elif len(self._started) >= MAX_STARTED:
+            _too_many.say(MAX_STARTED)
+        return number
 
     def end(self, number: int) -> None:
         """End it."""
+        self._started.discard(number)
         self._end(ctypes.c_uint64(number))
 
 
@@ -151,15 +198,34 @@ def _function(address: int | None, result: Any = None, free: bool = False) -> Ca
     return kind(result)(address) if address else _nothing
 
 
+def _load(path: str) -> ctypes.CDLL:
+    try:
+        return ctypes.CDLL(path)  # the same mapping where CUDA or NVTX has it already
+    except OSError as error:
+        raise NotLoadedError(str(error)) from error
+
+
 def find() -> Tool | None:
     """The tool of this process's environment; None where there is none."""
-    for path in (os.environ.get(name) for name in VARIABLES):
-        if path:
-            try:
-                return Tool(path)
-            except (OSError, AttributeError):
-                continue  # CUDA's tool need not know NVTX; a missing one is CUDA's to report
+    missing = set()
+    for name in VARIABLES:
+        path = os.environ.get(name)
+        if not path or path in missing:
+            continue
+        try:
+            return Tool(path)
+        except NotLoadedError as error:
+            missing.add(path)
+            _complain(f"{name}: {error}")
+        except (OSError, AttributeError):
+            continue  # CUDA's tool need not know NVTX
     return None
+
+
+def _complain(what: str) -> None:
+    # Not by way of logging: the application has not set it up when it imports us.
+    if sys.stderr is not None:
+        print(f"spanlite: the tool is not there, so nothing goes to it: {what}", file=sys.stderr)
 
 
 #: Looked for once: the environment is read when the process starts.

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import ctypes
 import functools
-import itertools
-import threading
 from collections.abc import Callable, Iterable
+from contextvars import ContextVar
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeVar, cast
 
 from spanlite.instrument import _nvtx
-from spanlite.instrument._context import new_traceparent, traceparent_of
+from spanlite.instrument._nvtx import LEFT, close_left
+from spanlite.instrument._request import Request
+from spanlite.instrument._step import StepBegin
+from spanlite.instrument._text import clean, fields
+from spanlite.instrument._wrap import AnyFunction, check, wrap
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
-#: A text of the agent's holds 8 KiB; a link takes 50 bytes.
-MAX_LINKS = 150
-_steps = itertools.count()
+#: Ranges that this task has begun with `async with`, and their handles.
+_begun: ContextVar[tuple[tuple[object, int], ...]] = ContextVar("spanlite_ranges", default=())
 
 
 def enabled() -> bool:
@@ -25,14 +26,26 @@ def enabled() -> bool:
 
 
 class _Range:
-    """A range on the thread, between two calls of what NVTX has ready for it."""
+    """A range on the thread, between two calls of what NVTX has ready for it.
 
-    __slots__ = ("_begin", "_end")
+    It holds no state, so any thread or task may use it at any depth.
+    """
 
-    def __init__(self, begin: Callable[[], object], end: Callable[[], object]) -> None:
+    __slots__ = ("_begin", "_end", "_finish", "_start")
+
+    def __init__(
+        self,
+        tool: _nvtx.Tool,
+        begin: Callable[[], object],
+        end: Callable[[], object],
+        start: Callable[[], int],
+    ) -> None:
         self._begin, self._end = begin, end
+        self._start, self._finish = start, tool.end
 
     def __enter__(self) -> Self:
+        if LEFT:
+            close_left()
         self._begin()
         return self
 
@@ -42,75 +55,46 @@ class _Range:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        if LEFT:
+            close_left()
         self._end()
 
+    async def __aenter__(self) -> Self:
+        """Other tasks run before it ends, so it has a handle of its own."""
+        _begun.set((*_begun.get(), (self, self._start())))
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        begun = _begun.get()
+        for at in reversed(range(len(begun))):
+            if begun[at][0] is self:
+                _begun.set(begun[:at] + begun[at + 1 :])
+                self._finish(begun[at][1])
+                return
+
     def __call__(self, function: _Function) -> _Function:
+        return cast(_Function, wrap(function, self._plain, self._start, self._finish))
+
+    def _plain(self, function: AnyFunction) -> AnyFunction:
         begin, end = self._begin, self._end
 
         @functools.wraps(function)
         def wrapped(*args: Any, **kwargs: Any) -> Any:
+            if LEFT:
+                close_left()
             begin()
             try:
                 return function(*args, **kwargs)
             finally:
+                if LEFT:
+                    close_left()
                 end()
 
-        return wrapped  # type: ignore[return-value]
+        return wrapped
 
 
-class Request:
-    """A request. `with` binds it to the thread; `async with` lets it end on another one."""
-
-    def __init__(self, tool: _nvtx.Tool, context: Any, head: str, tail: str) -> None:
-        self._tool, self._context, self._head, self._tail = tool, context, head, tail
-        self._number = 0
-        self.traceparent: str | None = None
-
-    def __enter__(self) -> Self:
-        self._tool.push(self._event(""))
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._tool.pop()
-
-    async def __aenter__(self) -> Self:
-        self.begin()
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        self.end()
-
-    def begin(self) -> None:
-        """Begin, where no block of code holds the whole request."""
-        self._number = self._tool.start(self._event(";free=1"))
-
-    def end(self) -> None:
-        """End what `begin` began, on any thread."""
-        if self._number:
-            self._tool.end(self._number)
-            self._number = 0
-
-    def __call__(self, function: _Function) -> _Function:
-        head, tail, context, tool = self._head, self._tail, self._context, self._tool
-
-        @functools.wraps(function)
-        def wrapped(*args: Any, **kwargs: Any) -> Any:
-            with Request(tool, context, head, tail):
-                return function(*args, **kwargs)
-
-        return wrapped  # type: ignore[return-value]
-
-    def _event(self, more: str) -> _nvtx.Event:
-        known = traceparent_of(self._context)
-        self.traceparent = known or new_traceparent()
-        word = "traceparent" if known else "own"
-        return _nvtx.event(f"{self._head};{word}={self.traceparent}{more}{self._tail}")
-
-
-class _Nothing:
-    """What all of it is where nobody listens. One object for all."""
-
-    traceparent: str | None = None
+class _NoRange:
+    """What a step or stage is where nobody listens. One object for all."""
 
     def __enter__(self) -> Self:
         return self
@@ -124,118 +108,68 @@ class _Nothing:
     async def __aexit__(self, *_: object) -> None:
         return None
 
-    def begin(self) -> None:
-        """Nobody listens."""
-
-    def end(self) -> None:
-        """Nobody listens."""
-
     def __call__(self, function: _Function) -> _Function:
+        check(function)
         return function
 
 
-NOTHING = _Nothing()
+class _NoRequest(_NoRange):
+    """The same of a request."""
+
+    traceparent: str | None = None
+
+    def begin(self) -> None:
+        """Nobody listens."""
+
+    def end(self) -> None:
+        """Nobody listens."""
 
 
-def request(context: Any = None, name: str = "request", **attributes: object) -> Request | _Nothing:
+_NO_RANGE, _NO_REQUEST = _NoRange(), _NoRequest()
+
+
+def request(
+    context: Any = None, name: str = "request", **attributes: object
+) -> Request | _NoRequest:
     """A request: a traceparent, headers that hold one, an OpenTelemetry span, or the current one.
 
     Its kernels get that trace id. Where there is no context, the request begins a trace.
     """
     if _nvtx.TOOL is None:
-        return NOTHING
-    return Request(_nvtx.TOOL, context, f"request:{_clean(name)}", _fields(attributes))
+        return _NO_REQUEST
+    return Request(_nvtx.TOOL, context, f"request:{clean(name)}", fields(attributes))
 
 
 def step(
-    requests: Iterable[Request | str | Any] = (),
+    requests: Iterable[Request | str | Any] | Request | str = (),
     number: int | None = None,
     **attributes: object,
-) -> _Range | _Nothing:
+) -> _Range | _NoRange:
     """An engine step, and the requests that it serves: what `request` gave, or trace contexts."""
     tool = _nvtx.TOOL
     if tool is None:
-        return NOTHING
-    tail = _fields(attributes) if attributes else ""
-    return _Range(_StepBegin(tool, requests, number, tail), tool.pop_step)
+        return _NO_RANGE
+    begin = StepBegin(tool, requests, number, fields(attributes) if attributes else "")
+    return _Range(tool, begin, tool.pop_step, begin.start)
 
 
-class _LastStep(threading.local):
-    """Most steps of a server serve the requests of the one before: the text is kept.
-
-    So the number is the payload, and the agent sends each text once.
-    """
-
-    served: list[object] | None = None
-    tail = ""
-    number = ctypes.c_uint64()
-    push: Callable[[], object]
-
-
-_last_step = _LastStep()
-
-
-class _StepBegin:
-    """Begins a step: whom it serves is asked each time."""
-
-    __slots__ = ("_number", "_requests", "_tail", "_tool")
-
-    def __init__(
-        self, tool: _nvtx.Tool, requests: Iterable[Any], number: int | None, tail: str
-    ) -> None:
-        self._tool, self._requests, self._number, self._tail = tool, requests, number, tail
-
-    def __call__(self) -> None:
-        served: list[object] = [
-            item if type(item) is str else _context_of(item)
-            for item in itertools.islice(self._requests, MAX_LINKS)
-        ]
-        last = _last_step
-        if last.served != served or last.tail != self._tail:
-            self._keep(last, served)
-        last.number.value = next(_steps) if self._number is None else self._number
-        last.push()
-
-    def _keep(self, last: _LastStep, served: list[object]) -> None:
-        links = ",".join(map(_link, served))
-        event = _nvtx.event("step:" + (f";links={links}" if links else "") + self._tail)
-        event.payload_type = _nvtx.NUMBER
-        last.served, last.tail = served, self._tail
-        last.number = ctypes.c_uint64.from_buffer(event, _nvtx.Event.payload.offset)
-        last.push = self._tool.step_pusher(event)
-
-
-def stage(name: str, **attributes: object) -> _Range | _Nothing:
+def stage(name: str, **attributes: object) -> _Range | _NoRange:
     """A stage or layer of the model. Stages nest."""
     if _nvtx.TOOL is None:
-        return NOTHING
-    return _range_of(_clean(name) + _fields(attributes)) if attributes else _stage(name)
+        return _NO_RANGE
+    if attributes or type(name) is not str:
+        return _range_of(clean(name) + fields(attributes))
+    return _stage(name)
 
 
 def _range_of(text: str) -> _Range:
     tool = _nvtx.TOOL
     assert tool is not None
-    return _Range(tool.pusher(_nvtx.event(text)), tool.pop)
+    event = _nvtx.event(text)
+    return _Range(tool, tool.pusher(event), tool.pop, functools.partial(tool.start, event))
 
 
 @functools.lru_cache(4096)
 def _stage(name: str) -> _Range:
-    """One object for each name: it holds no state, so any thread may use it at any depth."""
-    return _range_of(_clean(name))
-
-
-def _context_of(item: Any) -> str | None:
-    return item.traceparent if isinstance(item, Request) else traceparent_of(item)
-
-
-def _link(context: Any) -> str:
-    text = traceparent_of(context) if context else None
-    return text[3:52] if text else ""
-
-
-def _fields(attributes: dict[str, object]) -> str:
-    return "".join(f";{name}={_clean(str(value))}" for name, value in attributes.items())
-
-
-def _clean(text: str) -> str:
-    return text.replace(";", ",").replace("\0", "")
+    """One object for each name."""
+    return _range_of(clean(name))

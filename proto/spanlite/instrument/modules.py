@@ -7,6 +7,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from spanlite.instrument import _nvtx
+from spanlite.instrument._nvtx import LEFT, close_left
 
 #: What transformer implementations call their parts.
 PATTERNS = ("*DecoderLayer", "*Block", "*Attention", "*MLP", "*Experts", "*RotaryEmbedding")
@@ -24,9 +25,13 @@ class Hooks:
         push, pop = tool.pusher(_nvtx.event(name)), tool.pop
 
         def begin(*_: Any) -> None:
+            if LEFT:
+                close_left()
             push()
 
         def end(*_: Any) -> None:
+            if LEFT:
+                close_left()
             pop()
 
         self._handles.append(module.register_forward_pre_hook(begin, prepend=True))

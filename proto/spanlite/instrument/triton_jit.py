@@ -9,12 +9,15 @@ share what is known of the last one compiled.
 
 from __future__ import annotations
 
+import logging
 import sys
-import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
+from threading import get_ident
 from typing import Any
 
 from spanlite.instrument import _nvtx
+from spanlite.instrument._nvtx import LEFT, close_left
 
 _Hook = Callable[..., Any]
 #: Kernels whose texts are kept; more are described by their names alone.
@@ -22,17 +25,15 @@ MAX_KERNELS = 4096
 #: A constant's text, such as a dtype or a function, is cut here.
 _MAX_VALUE = 64
 _OPTIONS = ("num_warps", "num_ctas", "num_stages")
-
-
-class _Thread(threading.local):
-    open = False
+_log = logging.getLogger(__name__)
+_failed = _nvtx.Once(_log, "a Triton kernel cannot be described: %r")
 
 
 class TritonHooks:
     """Hooks that are in place. Also a context manager that takes them out at its end."""
 
     def __init__(self, tool: _nvtx.Tool) -> None:
-        self._tool, self._thread = tool, _Thread()
+        self._tool, self._in_place = tool, True
         self._by_hash: dict[str, str] = {}
         self._by_name: dict[str, str] = {}
         self._events: dict[object, _nvtx.Event] = {}
@@ -54,9 +55,11 @@ class TritonHooks:
         self._chain(triton.JITFunction, "compiled_hook", self.compiled)
 
     def remove(self) -> None:
-        """Take the hooks out."""
+        """Take the hooks out. Those that another tool has wrapped stay and do nothing."""
+        self._in_place = False
         while self._undo:
             self._undo.pop()()
+        close_left()
 
     def __enter__(self) -> TritonHooks:
         return self
@@ -68,19 +71,23 @@ class TritonHooks:
         """Before a launch: open its range."""
         # Not `launch.get()`, which would compute what the kernel's author says of each launch.
         said = getattr(launch, "data", launch)
-        if self._thread.open:  # the launch before failed, and Triton did not say so
-            self._tool.pop()
-        self._thread.open = True
+        if LEFT:  # the launch before failed, and Triton did not say so
+            close_left()
         self._tool.push(self._event(said.get("function"), str(said.get("name", "triton"))))
+        LEFT[get_ident()] = self._tool.pop
 
     def launch_ends(self, *_: Any) -> None:
         """After it."""
-        if self._thread.open:
-            self._thread.open = False
-            self._tool.pop()
+        close_left()
 
     def compiled(self, *_: Any, **said: Any) -> None:
         """A kernel has been compiled, or found in Triton's cache."""
+        try:
+            self._remember(said)
+        except Exception as error:  # a constant's own `__str__`; a Triton to come
+            _failed.say(error)
+
+    def _remember(self, said: Mapping[str, Any]) -> None:
         function = getattr(said.get("fn"), "jit_function", None)
         if function is None:
             return
@@ -118,16 +125,31 @@ class TritonHooks:
         before = getattr(owner, name)
         if hasattr(before, "add") and hasattr(before, "remove"):
             before.add(mine)
-            self._undo.append(lambda: before.remove(mine))
+            self._undo.append(lambda: _take_out(before, mine))
             return
 
         def both(*args: Any, **kwargs: Any) -> Any:
-            mine(*args, **kwargs)
+            if self._in_place:
+                mine(*args, **kwargs)
             return before(*args, **kwargs) if before is not None else None
 
+        raw = getattr(owner, "__dict__", {}).get(
+            name, before
+        )  # on a class, with what makes it static
         # On a class a plain function would become a method.
         setattr(owner, name, staticmethod(both) if isinstance(owner, type) else both)
-        self._undo.append(lambda: setattr(owner, name, before))
+        self._undo.append(lambda: _put_back(owner, name, both, raw))
+
+
+def _take_out(chain: Any, mine: _Hook) -> None:
+    with suppress(ValueError):  # somebody has emptied the chain
+        chain.remove(mine)
+
+
+def _put_back(owner: Any, name: str, mine: _Hook, before: Any) -> None:
+    """Unless another tool's hook stands there by now, which may call ours."""
+    if getattr(owner, name) is mine:
+        setattr(owner, name, before)
 
 
 def _name(function: Any) -> str:

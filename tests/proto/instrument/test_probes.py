@@ -1,0 +1,90 @@
+"""Ready-made probes on models of other shapes, and Triton's hooks beside those of others."""
+
+MODEL = """
+import sys, types
+class Handle:
+    def __init__(self, hooks, hook): self.hooks, self.hook = hooks, hook
+    def remove(self): self.hooks.remove(self.hook)
+class Module:
+    def __init__(self, *inner): self.before, self.after, self.inner = [], [], inner
+    def register_forward_pre_hook(self, hook):
+        self.before.append(hook); return Handle(self.before, hook)
+    def register_forward_hook(self, hook):
+        self.after.append(hook); return Handle(self.after, hook)
+    def __call__(self):
+        for hook in self.before: hook(self, ())
+        for module in self.inner: module()
+        for hook in self.after: hook(self, (), None)
+class Table:
+    def __init__(self, top): self.top = top
+    def max(self): return self.top
+class LlamaRotaryEmbedding(Module): pass
+class BertSelfAttention(Module): pass
+class BertAttention(Module): pass
+class Model:
+    def __init__(self, modules): self.modules = modules
+    def named_modules(self): return self.modules.items()
+backward = -1
+torch = types.ModuleType("torch")
+torch._C = types.SimpleNamespace(_current_graph_task_id=lambda: backward)
+torch.cuda = types.SimpleNamespace(is_current_stream_capturing=lambda: False)
+sys.modules["torch"] = torch
+"""
+
+
+def samples(spans, code):
+    """Key and value of what probes measured, but times."""
+    seen = []
+    spans(MODEL + code, lambda resource, sample: seen.append((sample.metric.key, sample.value)))
+    return [(key, value) for key, value in seen if key != "rope.cosine_compute_ms"]
+
+
+def test_a_table_that_takes_the_place_of_one_that_is_gone_is_another(spans):
+    tops = [1 - v / 10 for v in range(10)]
+    seen = samples(
+        spans,
+        f"""
+rope = LlamaRotaryEmbedding()
+instrument.probe_modules(Model({{"rope": rope}}), sequence=lambda: "s")
+for top in {tops!r}:
+    rope.inv_freq = None
+    rope.inv_freq = Table(top)
+    rope()
+""",
+    )
+    assert seen == [("rope.freq_inv_max{sequence=s}", top) for top in tops]
+
+
+def test_each_sequence_has_its_own_gauge(spans):
+    seen = samples(
+        spans,
+        """
+rope, now = LlamaRotaryEmbedding(), [0]
+rope.inv_freq = Table(0.5)
+instrument.probe_modules(Model({"rope": rope}), sequence=lambda: now[0])
+for now[0] in (0, 1, 1, 2, 0): rope()
+""",
+    )
+    assert seen == [(f"rope.freq_inv_max{{sequence={number}}}", 0.5) for number in (0, 1, 2)]
+
+
+def test_attention_in_attention_counts_once_and_layers_are_told_apart(spans):
+    seen = samples(
+        spans,
+        """
+modules = {}
+for path in ("encoder.layers.3", "decoder.layers.3", "0.layers.7"):
+    inner = BertSelfAttention()
+    modules[path + ".attention"] = BertAttention(inner)
+    modules[path + ".attention.self"] = inner
+instrument.probe_modules(Model(modules))
+backward = 5
+for path, module in modules.items():
+    if not path.endswith("self"): module()
+""",
+    )
+    assert seen == [
+        ("flash_attn.recompute_count{layer=encoder.layers.3.attention}", 1.0),
+        ("flash_attn.recompute_count{layer=decoder.layers.3.attention}", 1.0),
+        ("flash_attn.recompute_count{layer=7}", 1.0),
+    ]
