@@ -179,7 +179,9 @@ def test_from_an_archive(build: Any, spanlite: Any) -> None:
 def test_a_window_without_kernels_says_where_they_are(
     build: Any, spanlite: Any, words: tuple[str, ...]
 ) -> None:
-    build.spans({"trace_id": "1", "span_id": 1, "name": "flash", "start_ns": 10**18})
+    build.spans(
+        {"trace_id": "1", "span_id": 1, "name": "flash", "start_ns": 10**18, "duration_ns": 5}
+    )
     window = ("--from", 10**18 + 10, "--to", 10**18 + 20)
     code, out, err = spanlite("lab", *words, "--archive", build.root, *window)
     assert code == 1

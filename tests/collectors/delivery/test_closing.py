@@ -218,7 +218,7 @@ def test_a_span_too_large_to_send_is_dropped_alone_and_said(
     views = left_in(tmp_path)
     assert sum(view.count for view in views) == 8
     assert drops_of(views) == {"too_large": 1}
-    [error] = import_._say_delivered(sink)
+    [error] = import_._say_delivered(sink, begun=True)
     assert "1 spans were dropped as too_large" in error
     assert "1 too_large" in capsys.readouterr().err
 
