@@ -1,4 +1,8 @@
-"""Ready-made probes on models of other shapes, and Triton's hooks beside those of others."""
+"""Ready-made probes on models of other shapes, Triton's hooks beside those of others, tasks."""
+
+from pathlib import Path
+
+from applications import by_name
 
 MODEL = """
 import sys, types
@@ -88,3 +92,68 @@ for path, module in modules.items():
         ("flash_attn.recompute_count{layer=decoder.layers.3.attention}", 1.0),
         ("flash_attn.recompute_count{layer=7}", 1.0),
     ]
+
+
+TRITON = f"""
+import sys; sys.path.insert(0, {str(Path(__file__).parent)!r})
+import time
+import fake_triton as triton
+"""
+
+
+def test_what_has_wrapped_our_triton_hook_stays_when_ours_goes(spans):
+    rows = spans(
+        TRITON
+        + """
+called = []
+hooks = instrument.hook_triton()
+ours = triton.knobs.runtime.jit_post_compile_hook
+def theirs(**said): called.append(1); return ours(**said)
+triton.knobs.runtime.jit_post_compile_hook = theirs
+hooks.remove()
+assert triton.knobs.runtime.jit_post_compile_hook is theirs
+def kernel(x, BLOCK): pass
+triton.JITFunction(kernel).launch(BLOCK=1)
+"""
+    )
+    assert rows == []
+
+
+def test_the_range_of_a_launch_that_failed_ends_before_what_comes_next(spans):
+    rows = by_name(
+        spans(
+            TRITON
+            + """
+hooks = instrument.hook_triton()
+def kernel(x, BLOCK): pass
+function = triton.JITFunction(kernel)
+with instrument.step(number=1):
+    with instrument.stage("attention"):
+        try: function.launch(fail=True, BLOCK=1)
+        except RuntimeError: pass
+    with instrument.stage("mlp"):
+        time.sleep(0.02)
+"""
+        )
+    )
+    assert rows["mlp"]["parent_span_id"] == rows["attention"]["parent_span_id"]
+    attention, mlp = rows["attention"], rows["mlp"]
+    assert attention["start_ns"] + attention["duration_ns"] <= mlp["start_ns"]
+    assert mlp["duration_ns"] >= 20_000_000
+
+
+def test_stages_of_two_tasks_keep_their_times(spans):
+    rows = by_name(
+        spans(
+            """
+import asyncio
+async def one(name, before_s, s):
+    await asyncio.sleep(before_s)
+    async with instrument.stage(name): await asyncio.sleep(s)
+async def main(): await asyncio.gather(one("long", 0, 0.2), one("short", 0.02, 0.02))
+asyncio.run(main())
+"""
+        )
+    )
+    assert rows["long"]["duration_ns"] >= 200_000_000
+    assert 20_000_000 <= rows["short"]["duration_ns"] < rows["long"]["duration_ns"]
