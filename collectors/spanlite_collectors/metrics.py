@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler
 from typing import Any
 
@@ -12,7 +12,6 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from spanlite_collectors.agent.status import ProcessStatus
 from spanlite_collectors.delivery import SinkStats
 from spanlite_collectors.http_server import HttpServer
 
@@ -60,23 +59,6 @@ class DeliveryMetrics(Collector):
         for reason, count in sorted(now.dropped_spans.items()):
             dropped.add_metric([reason], count)
         yield dropped
-
-
-class DisabledAgents(Collector):
-    """Says which agents record no kernels, and why, whenever Prometheus asks."""
-
-    def __init__(self, processes: Callable[[], Iterable[ProcessStatus]]) -> None:
-        self._processes = processes
-
-    def collect(self) -> Iterator[Metric]:
-        """One series a process that is so."""
-        family = GaugeMetricFamily(
-            "spanlite_agent_disabled", "1 where kernels are not recorded", labels=["pid", "reason"]
-        )
-        for process in self._processes():
-            if process.disabled:
-                family.add_metric([str(process.pid), process.disabled], 1.0)
-        yield family
 
 
 class OtlpMetrics:

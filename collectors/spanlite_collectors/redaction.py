@@ -72,18 +72,24 @@ class Redaction:
                 "--hash-key-file"
             )
 
-    def keep(self, attributes: Mapping[str, Any], of: str = "") -> dict[str, Any]:
-        """The attributes that may leave, with those of events, links and scopes in them.
+    def keep(self, attributes: Mapping[str, Any], event: str | None = None) -> dict[str, Any]:
+        """The attributes that may leave, with those of events, links and scopes in them."""
+        return self._kept(attributes, event, is_part=False)
 
-        One in an event named `of` goes by its own name and by `of.name`.
+    def _kept(
+        self, attributes: Mapping[str, Any], of: str | None, *, is_part: bool
+    ) -> dict[str, Any]:
+        """Each goes by its own name, and by `of.name` in an event or a value that is called `of`.
+
+        An allow-list that names a value keeps all of its parts.
         """
         out = {}
         for name, value in attributes.items():
-            names = (name, f"{of}.{name}") if of else (name,)
+            names = (name,) if of is None else (name, f"{of}.{name}")
             if self._hides(names):
                 out[name] = self._hash(value)
-            elif self._allowed(names):
-                out[name] = self._inside(name, value)
+            elif (is_part and self.allow is not None) or self._allowed(names):
+                out[name] = self._value(names[-1], value) if is_part else self._inside(name, value)
         return out
 
     def _inside(self, name: str, value: Any) -> Any:
@@ -97,22 +103,14 @@ class Redaction:
         """An event or a link."""
         if not isinstance(entry, dict) or not isinstance(entry.get("attributes"), dict):
             return entry
-        return {**entry, "attributes": self.keep(entry["attributes"], str(entry.get("name", "")))}
+        event = str(entry.get("name", "")) or None
+        return {**entry, "attributes": self.keep(entry["attributes"], event)}
 
     def _value(self, name: str, value: Any) -> Any:
-        """What is left of an allowed value: parts of it have names too, `name.part`."""
+        """What is left of an allowed value."""
         if isinstance(value, list):
             return [self._value(name, item) for item in value]
-        if not isinstance(value, dict):
-            return value
-        out = {}
-        for part, inner in value.items():
-            names = (part, f"{name}.{part}")
-            if self._hides(names):
-                out[part] = self._hash(inner)
-            elif self.allow is not None or self._allowed(names):
-                out[part] = self._value(names[1], inner)
-        return out
+        return self._kept(value, name, is_part=True) if isinstance(value, dict) else value
 
     def _hides(self, names: Sequence[str]) -> bool:
         return any(_matches(name, self.hashed) for name in names)

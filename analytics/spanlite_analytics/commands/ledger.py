@@ -52,9 +52,7 @@ class LedgerCommand:
         if args.json:
             print(json.dumps(as_json(result), indent=2))
         else:
-            _print(result)
-            if not result.hops:
-                print(_nothing(archive))
+            _print(archive, result)
         return 0 if result.closes else DOES_NOT_CLOSE
 
 
@@ -114,10 +112,11 @@ def _verdict(hop: Hop) -> str:
     return f"[red]{abs(hop.difference):,} {word}[/]"
 
 
-def _print(result: Balance) -> None:
+def _print(archive: Archive, result: Balance) -> None:
     console = console_for(sys.stdout)
     console.print(f"Ledger, {result.window}, in spans")
     if not result.hops:
+        console.print(_nothing(archive), soft_wrap=True)
         return
     table = Table(box=None, header_style="bold", pad_edge=False)
     table.add_column("hop")

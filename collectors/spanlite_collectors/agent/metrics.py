@@ -18,7 +18,7 @@ from prometheus_client.core import (
 )
 from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.registry import Collector
-from spanlite.metric_names import OWN_LABELS, family_name, is_own, page_name, taken_names, twice
+from spanlite.metric_names import OWN_LABELS, family_name, is_own, page_name, taken_names
 
 from spanlite_collectors.agent.convert import UNPLACED, Sample
 from spanlite_collectors.agent.messages import Metric
@@ -66,10 +66,15 @@ class AgentMetrics(Collector):
         attached = GaugeMetricFamily(
             "spanlite_agent_attached", "Whether CUPTI is in the process now", None, labels
         )
+        disabled = GaugeMetricFamily(
+            "spanlite_agent_disabled", "1 where kernels are not recorded", labels=["pid", "reason"]
+        )
         for process in processes:
             cost.add_metric([str(process.pid)], process.cost_ppm / 1e6)
             attached.add_metric([str(process.pid)], float(process.attached))
-        yield from (cost, attached)
+            if process.disabled:
+                disabled.add_metric([str(process.pid), process.disabled], 1.0)
+        yield from (cost, attached, disabled)
         lost = CounterMetricFamily(
             "spanlite_agent_dropped_records", "Records lost", labels=["pid", "reason"]
         )
@@ -309,15 +314,14 @@ def _page_labels(metric: Metric, service: str, pid: str) -> _Labels:
     """A series' labels; Prometheus takes an empty one for none. Raises _RefusedError."""
     own = OWN_LABELS[metric.kind]
     # A user's label never stands in for one of ours: renamed as Prometheus does it.
-    names = [
-        f"exported_{page_name(name)}"
-        if page_name(name) in own or page_name(name)[:2] == "__"
-        else name
-        for name, _ in metric.labels
-    ]
-    if twice(names):
-        raise _RefusedError("labels_collide")
-    pairs = {page_name(name): text for name, (_, text) in zip(names, metric.labels, strict=True)}
+    pairs: dict[str, str] = {}
+    for label, text in metric.labels:
+        name = page_name(label)
+        if name in own or name.startswith("__"):
+            name = f"exported_{name}"
+        if name in pairs:
+            raise _RefusedError("labels_collide")
+        pairs[name] = text
     pairs["service"] = service
     if metric.kind == "gauge":
         pairs["pid"] = pid

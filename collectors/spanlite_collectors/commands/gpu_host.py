@@ -26,7 +26,6 @@ from spanlite_collectors.agent.triggers import (
 )
 from spanlite_collectors.commands.capture import LEVELS, add_folder_argument
 from spanlite_collectors.daemon import Source
-from spanlite_collectors.metrics import DisabledAgents
 from spanlite_collectors.redaction import RedactingSink, Redaction
 from spanlite_collectors.sinks import SpanSink
 
@@ -140,7 +139,6 @@ class GpuHost:
                 rings, say, "clocks are held down", WindowReason.THROTTLE
             )
         registry.register(AgentMetrics(rings))
-        registry.register(DisabledAgents(rings.processes))
         registry.register(custom)
         self.sources.append(rings)
 

@@ -133,10 +133,8 @@ class TritonHooks:
                 mine(*args, **kwargs)
             return before(*args, **kwargs) if before is not None else None
 
-        raw = getattr(owner, "__dict__", {}).get(
-            name, before
-        )  # on a class, with what makes it static
-        # On a class a plain function would become a method.
+        # Of a class, with what makes it static: a plain function would become a method.
+        raw = getattr(owner, "__dict__", {}).get(name, before)
         setattr(owner, name, staticmethod(both) if isinstance(owner, type) else both)
         self._undo.append(lambda: _put_back(owner, name, both, raw))
 

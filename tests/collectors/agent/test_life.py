@@ -166,7 +166,7 @@ def test_children_that_only_exec_make_no_ring(plain: Build, hosts: Hosts) -> Non
 def _ranges_of(plain: Build, hosts: Hosts, program: str) -> dict[str, tuple[int, int, int]]:
     """Name -> id, parent's id and length in ns of each range that a program has."""
     start = (
-        "import ctypes, os\n"
+        "import ctypes, os, time\n"
         "from pathlib import Path\n"
         "from spanlite_collectors.agent.layout import Level\n"
         "from spanlite_collectors.agent.ring import Ring, rings_in\n"
@@ -190,7 +190,6 @@ def test_ranges_keep_their_ends_while_the_level_is_off(plain: Build, hosts: Host
     ranges = _ranges_of(
         plain,
         hosts,
-        "import time\n"
         "push('request'); push('step:1'); level(Level.OFF)\n"
         "push('unseen'); level(Level.RANGES); push('seen'); pop(); pop()\n"
         "push('after'); pop(); time.sleep(0.02); pop(); time.sleep(0.02); pop()\n",
@@ -206,7 +205,6 @@ def test_ranges_for_which_there_is_no_room_end_no_others(plain: Build, hosts: Ho
     ranges = _ranges_of(
         plain,
         hosts,
-        "import time\n"
         "push('outer')\n"
         "for _ in range(100_005): push('inner')\n"
         "for _ in range(100_005): pop()\n"

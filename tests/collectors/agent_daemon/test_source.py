@@ -23,7 +23,6 @@ from spanlite_collectors.agent.layout import HEADER, START_END, Level, RecordTyp
 from spanlite_collectors.agent.metrics import AgentMetrics
 from spanlite_collectors.agent.ring import Ring
 from spanlite_collectors.agent.source import RingOptions, RingSource, folders_of
-from spanlite_collectors.metrics import DisabledAgents
 from spanlite_collectors.sinks import MemorySink
 
 T0 = 1_796_143_900_000_000_000
@@ -604,7 +603,7 @@ def test_metrics_say_what_each_agent_does(host):
 def test_an_agent_that_records_no_kernels_is_told_once_and_has_a_series(host):
     writer = RingWriter(host.folder, pid=4711)
     registry = CollectorRegistry()
-    registry.register(DisabledAgents(host.source.processes))
+    registry.register(AgentMetrics(host.source))
     host.source.step()
     assert "spanlite_agent_disabled{" not in generate_latest(registry).decode()
     writer.disable("libcupti.so is not there")

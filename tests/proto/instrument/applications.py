@@ -10,6 +10,20 @@ AGENT = ROOT / "collectors" / "spanlite_collectors" / "lib" / "libspanlite_agent
 TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 TRACEPARENT = f"00-{TRACE}-{SPAN}-01"
 
+FAKE_TORCH = f"""
+import sys
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+import fake_torch
+from fake_torch import Model, Module, Table
+"""
+FAKE_TRITON = f"""
+import sys
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+import fake_triton as triton
+def softmax_kernel(x, BLOCK, dtype): pass
+kernel = triton.JITFunction(softmax_kernel)
+"""
+
 
 def run(code: str, folder: Path | None = None) -> str:
     """Run an application; with an agent that writes to `folder` if there is one."""

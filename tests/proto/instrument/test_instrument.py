@@ -3,10 +3,9 @@
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
-from applications import SPAN, TRACE, TRACEPARENT, by_name, run
+from applications import FAKE_TORCH, FAKE_TRITON, SPAN, TRACE, TRACEPARENT, by_name, run
 from spanlite.kinds import SpanKind
 
 
@@ -216,40 +215,19 @@ def test_ready_made_probes_measure_by_themselves(spans):
     """A model whose attention is run anew in the backward pass, and whose table changes once."""
     seen = []
     spans(
-        """
-import sys, types
-in_backward = -1
-sys.modules["torch"] = types.SimpleNamespace(
-    _C=types.SimpleNamespace(_current_graph_task_id=lambda: in_backward),
-    cuda=types.SimpleNamespace(is_current_stream_capturing=lambda: False),
-)
-class Handle:
-    def __init__(self, hooks, hook): self.hooks, self.hook = hooks, hook
-    def remove(self): self.hooks.remove(self.hook)
-class Module:
-    def __init__(self): self.before, self.after = [], []
-    def register_forward_pre_hook(self, hook):
-        self.before.append(hook); return Handle(self.before, hook)
-    def register_forward_hook(self, hook):
-        self.after.append(hook); return Handle(self.after, hook)
-    def __call__(self):
-        for hook in self.before: hook(self, ())
-        for hook in self.after: hook(self, (), None)
-class Table:
-    def __init__(self, top): self.top = top
-    def max(self): return self.top
+        FAKE_TORCH
+        + """
 class LlamaRotaryEmbedding(Module): inv_freq = Table(1.0)
 class LlamaAttention(Module): pass
 rope, attention = LlamaRotaryEmbedding(), LlamaAttention()
-class Model:
-    def named_modules(self): return [("", self), ("rope", rope), ("layers.3.attn", attention)]
-probes = instrument.probe_modules(Model(), sequence=lambda: 17)
+model = Model({"": None, "rope": rope, "layers.3.attn": attention})
+probes = instrument.probe_modules(model, sequence=lambda: 17)
 assert probes.names == ["rope", "layers.3.attn"]
 with instrument.stage("forward"):
     rope(); rope(); attention()
     rope.inv_freq = Table(0.5)
     rope()
-in_backward = 5
+fake_torch.in_backward = 5
 attention(); attention()
 probes.remove()
 attention(); rope()
@@ -287,15 +265,6 @@ assert {m.name for m in metrics.registered()} >= {
 """
     )
     assert rows == []
-
-
-FAKE_TRITON = f"""
-import sys
-sys.path.insert(0, {str(Path(__file__).parent)!r})
-import fake_triton as triton
-def softmax_kernel(x, BLOCK, dtype): pass
-kernel = triton.JITFunction(softmax_kernel)
-"""
 
 
 def test_a_triton_launch_says_its_kernel_file_and_constants(spans):

@@ -1,39 +1,15 @@
 """Ready-made probes on models of other shapes, Triton's hooks beside those of others, tasks."""
 
-from pathlib import Path
+from applications import FAKE_TORCH, FAKE_TRITON, by_name
 
-from applications import by_name
-
-MODEL = """
-import sys, types
-class Handle:
-    def __init__(self, hooks, hook): self.hooks, self.hook = hooks, hook
-    def remove(self): self.hooks.remove(self.hook)
-class Module:
-    def __init__(self, *inner): self.before, self.after, self.inner = [], [], inner
-    def register_forward_pre_hook(self, hook):
-        self.before.append(hook); return Handle(self.before, hook)
-    def register_forward_hook(self, hook):
-        self.after.append(hook); return Handle(self.after, hook)
-    def __call__(self):
-        for hook in self.before: hook(self, ())
-        for module in self.inner: module()
-        for hook in self.after: hook(self, (), None)
-class Table:
-    def __init__(self, top): self.top = top
-    def max(self): return self.top
+MODEL = (
+    FAKE_TORCH
+    + """
 class LlamaRotaryEmbedding(Module): pass
 class BertSelfAttention(Module): pass
 class BertAttention(Module): pass
-class Model:
-    def __init__(self, modules): self.modules = modules
-    def named_modules(self): return self.modules.items()
-backward = -1
-torch = types.ModuleType("torch")
-torch._C = types.SimpleNamespace(_current_graph_task_id=lambda: backward)
-torch.cuda = types.SimpleNamespace(is_current_stream_capturing=lambda: False)
-sys.modules["torch"] = torch
 """
+)
 
 
 def samples(spans, code):
@@ -82,7 +58,7 @@ for path in ("encoder.layers.3", "decoder.layers.3", "0.layers.7"):
     modules[path + ".attention"] = BertAttention(inner)
     modules[path + ".attention.self"] = inner
 instrument.probe_modules(Model(modules))
-backward = 5
+fake_torch.in_backward = 5
 for path, module in modules.items():
     if not path.endswith("self"): module()
 """,
@@ -94,16 +70,9 @@ for path, module in modules.items():
     ]
 
 
-TRITON = f"""
-import sys; sys.path.insert(0, {str(Path(__file__).parent)!r})
-import time
-import fake_triton as triton
-"""
-
-
 def test_what_has_wrapped_our_triton_hook_stays_when_ours_goes(spans):
     rows = spans(
-        TRITON
+        FAKE_TRITON
         + """
 called = []
 hooks = instrument.hook_triton()
@@ -112,8 +81,7 @@ def theirs(**said): called.append(1); return ours(**said)
 triton.knobs.runtime.jit_post_compile_hook = theirs
 hooks.remove()
 assert triton.knobs.runtime.jit_post_compile_hook is theirs
-def kernel(x, BLOCK): pass
-triton.JITFunction(kernel).launch(BLOCK=1)
+kernel.launch(BLOCK=1)
 """
     )
     assert rows == []
@@ -122,14 +90,13 @@ triton.JITFunction(kernel).launch(BLOCK=1)
 def test_the_range_of_a_launch_that_failed_ends_before_what_comes_next(spans):
     rows = by_name(
         spans(
-            TRITON
+            FAKE_TRITON
             + """
+import time
 hooks = instrument.hook_triton()
-def kernel(x, BLOCK): pass
-function = triton.JITFunction(kernel)
 with instrument.step(number=1):
     with instrument.stage("attention"):
-        try: function.launch(fail=True, BLOCK=1)
+        try: kernel.launch(fail=True, BLOCK=1)
         except RuntimeError: pass
     with instrument.stage("mlp"):
         time.sleep(0.02)
