@@ -19,6 +19,8 @@ namespace {
 constexpr uint32_t kNewerCalls = 128;
 // Whole steps that must have shown one single launching thread before CUPTI detaches.
 constexpr uint64_t kProofSteps = 10;
+// A buffer that all threads share comes back when all in it is complete; by then it has.
+constexpr uint64_t kSharedLateNs = 1'000'000'000;
 
 const CUpti_ActivityKind kCopyKinds[] = {
     CUPTI_ACTIVITY_KIND_MEMCPY,
@@ -105,6 +107,7 @@ void Attachment::KeepLaunchesApart(uint32_t thread_id) {
 // taken back only where nothing is in flight.
 void Attachment::SeeWhetherTaken(Moment moment, uint32_t thread_id) {
   if (!waiting_ || activity_->Records() != records_before_) return;
+  if (shared_ && SteadyNs() - judged_ns_ < kSharedLateNs) return;
   if (!said_taken_)
     std::fprintf(stderr, "spanlite agent: a window brought no record: another CUPTI client "
                          "(torch.profiler?) has the buffers.\n");
@@ -132,6 +135,8 @@ Attachment::Enabled Attachment::Attach(Moment moment, uint32_t thread_id, bool w
   loose_at_attach_.erase(thread_id);
   const uint64_t began_ns = SteadyNs();
   std::lock_guard<std::mutex> lock(calls_);
+  shared_ = false;
+  if (WantedDetach() == Detach::kNever || (at_step && !idle)) ShareBuffers();
   if (activity_->Register() != CUPTI_SUCCESS) {
     *error = "cuptiActivityRegisterCallbacks failed: is another profiler attached?";
     return Enabled::kNo;
@@ -150,6 +155,17 @@ Attachment::Enabled Attachment::Attach(Moment moment, uint32_t thread_id, bool w
   state.attached.store(1, std::memory_order_relaxed);
   state.attach_ns.store(SteadyNs() - began_ns, std::memory_order_relaxed);
   return Enabled::kYes;
+}
+
+// Where CUPTI stays beside threads that launch, and has a buffer for each thread, which is its default,
+// a thread that ends a call has been seen to write into one that was gone. A shared one comes back
+// only when all in it is complete, so its launches are known too late for a detach.
+void Attachment::ShareBuffers() {
+  if (!config_.shared_buffers || cupti_.ActivitySetAttribute == nullptr) return;
+  uint8_t per_thread = 0;
+  size_t bytes = sizeof per_thread;
+  shared_ = cupti_.ActivitySetAttribute(CUPTI_ACTIVITY_ATTR_PER_THREAD_ACTIVITY_BUFFER, &bytes,
+                                        &per_thread) == CUPTI_SUCCESS;
 }
 
 // What CUPTI takes only before a context, and with it any graph, exists.
@@ -332,6 +348,7 @@ void Attachment::Judge(uint64_t whole_steps) {
   fruitful_ = activity_->Records() != records_before_;
   if (fruitful_) proof_steps_ += whole_steps;
   waiting_ = true;
+  judged_ns_ = SteadyNs();
 }
 
 bool Attachment::DetachIfProven(uint32_t thread_id) {

@@ -84,6 +84,7 @@ class Attachment {
   bool Load(std::string* error);
   Enabled Attach(Moment moment, uint32_t thread_id, bool wait, std::string* error);
   void BeforeFirstContext();
+  void ShareBuffers();
   bool EnableKinds(bool only_launches, bool copies, std::string* error);
   void DisableKinds();
   void KeepLaunchesOnly();
@@ -123,6 +124,8 @@ class Attachment {
   uint64_t proof_steps_ = 0;       // whole steps of windows that brought records, ever
   bool fruitful_ = false;          // whether the last window brought records
   bool waiting_ = false;           // a window has closed since the attach
+  uint64_t judged_ns_ = 0;         // when the last one did
+  bool shared_ = false;            // since the attach all threads write into one buffer
   bool said_taken_ = false;
   bool said_loose_ = false;
   bool said_no_gate_ = false;

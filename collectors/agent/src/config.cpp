@@ -105,6 +105,7 @@ Config Config::FromEnvironment() {
   ReadNumber("SPANLITE_AGENT_BUFFER_BYTES", &config.buffer_bytes);
   ReadNumber("SPANLITE_AGENT_MAX_BUFFERS", &config.max_buffers);
   ReadFlag("SPANLITE_AGENT_GATE", &config.gate);
+  ReadFlag("SPANLITE_AGENT_SHARED_BUFFERS", &config.shared_buffers);
   ReadFlag("SPANLITE_AGENT_API_CALLS", &config.api_calls);
   ReadActivities("SPANLITE_AGENT_ACTIVITIES", &config);
   ReadFlag("SPANLITE_AGENT_GRAPH_TRACE", &config.graph_trace);

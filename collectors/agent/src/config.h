@@ -21,7 +21,8 @@ struct Config {
   double detach_mib_a_day = 64;                 // SPANLITE_AGENT_DETACH_MIB_PER_DAY: 0: no limit
   uint64_t renew_kernels = 10'000'000;          // SPANLITE_AGENT_RENEW_KERNELS: then attached anew
   uint64_t hold_ns = 20'000'000;                // SPANLITE_AGENT_HOLD_MS: wait for other threads
-  bool gate = false;                            // SPANLITE_AGENT_GATE: launch_gate.h
+  bool gate = true;                             // SPANLITE_AGENT_GATE: launch_gate.h
+  bool shared_buffers = true;                   // SPANLITE_AGENT_SHARED_BUFFERS: by all threads
   uint64_t learn_ns = 30'000'000'000;           // SPANLITE_AGENT_LEARN_SECONDS: 0 to leave it out
   uint32_t learn_steps = 20;                    // SPANLITE_AGENT_LEARN_STEPS
   bool api_calls = false;                       // SPANLITE_AGENT_API_CALLS: 1 records every call

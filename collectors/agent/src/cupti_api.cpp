@@ -62,6 +62,7 @@ bool CuptiApi::Load(const std::string& preferred_path, std::string* error) {
   Bind(library, "cuptiActivityEnableRuntimeApi", &ActivityEnableRuntimeApi);
   Bind(library, "cuptiActivityEnableDriverApi", &ActivityEnableDriverApi);
   Bind(library, "cuptiSetThreadIdType", &SetThreadIdType);
+  Bind(library, "cuptiActivitySetAttribute", &ActivitySetAttribute);
   Bind(library, "cuptiFinalize", &Finalize);
   Bind(library, "cuptiSubscribe", &Subscribe);
   Bind(library, "cuptiEnableCallback", &EnableCallback);

@@ -23,6 +23,7 @@ struct CuptiApi {
   decltype(&cuptiActivityEnableDriverApi) ActivityEnableDriverApi = nullptr;    // may be null
   decltype(&cuptiGetTimestamp) GetTimestamp = nullptr;
   decltype(&cuptiSetThreadIdType) SetThreadIdType = nullptr;  // may be null
+  decltype(&cuptiActivitySetAttribute) ActivitySetAttribute = nullptr;    // may be null
   decltype(&cuptiFinalize) Finalize = nullptr;                // may be null: never detach
   decltype(&cuptiSubscribe) Subscribe = nullptr;              // may be null
   decltype(&cuptiEnableCallback) EnableCallback = nullptr;    // may be null

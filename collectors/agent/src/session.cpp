@@ -361,8 +361,9 @@ void Session::Shutdown() {
   wake_.notify_all();
   if (worker_.joinable()) worker_.join();
   std::lock_guard<StepLock> lock(mutex_);
+  // The process ends: take what is there, finished or not.
+  if (!off_ && (IsOpen() || SteadyNs() < flush_until_ns_)) attachment_.Flush(true);
   if (IsOpen() && !off_) {
-    attachment_.Flush(true);  // the process ends: take what is there, finished or not
     if (close_at_ns_ == 0) window_.partial = 1;
     Report();
     window_ = WindowRecord{};

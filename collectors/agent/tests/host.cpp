@@ -210,7 +210,8 @@ void RunThreads(uint64_t first, uint64_t last) {
 void Report(const char* who) {
   std::printf("{\"who\": \"%s\", \"pid\": %d, \"launched\": %llu, \"calls\": %llu", who, getpid(),
               static_cast<unsigned long long>(g_launched), static_cast<unsigned long long>(g_calls));
-  for (const char* what : {"register", "enable", "disable", "finalize", "flush", "lost_at_edge", "subscribe"})
+  for (const char* what : {"register", "enable", "disable", "finalize", "flush", "lost_at_edge", "subscribe",
+                           "shared"})
     std::printf(", \"%s\": %llu", what, static_cast<unsigned long long>(Count(what)));
   std::printf("}\n");
   std::fflush(stdout);

@@ -102,6 +102,7 @@ struct Cupti {
   bool loaded = false;  // functions are loaded at the first launch
   uint64_t kernels = 0, since_attach = 0, wanted = 0, served = 0;
   bool forced = false;
+  bool shared = false;  // one buffer for all threads
   size_t dropped = 0;
   std::vector<std::string> replay_names;
   std::thread thread;
@@ -388,8 +389,12 @@ void Deliver() {
     const uint64_t now = c.forced ? UINT64_MAX : spanlite::NowNs();
     const bool asked = c.served != c.wanted;
     std::vector<Pending> ready;
+    // A buffer that all threads share comes back full, or when all in it is complete.
+    const auto runs = [now](const Pending& p) { return p.end_ns > now; };
+    const bool waits = c.shared && c.pending.size() < kFullBuffer &&
+                       std::any_of(c.pending.begin(), c.pending.end(), runs);
     auto rest = std::stable_partition(c.pending.begin(), c.pending.end(),
-                                      [now](const Pending& p) { return p.end_ns > now; });
+                                      [&](const Pending& p) { return waits || runs(p); });
     ready.assign(rest, c.pending.end());
     c.pending.erase(rest, c.pending.end());
     const auto request = c.request;
@@ -451,6 +456,17 @@ CUptiResult cuptiActivityRegisterCallbacks(CUpti_BuffersCallbackRequestFunc requ
     standin_watch(&g_hooks);
     if (!c.thread.joinable()) c.thread = std::thread(&Deliver);
   }
+  return CUPTI_SUCCESS;
+}
+
+CUptiResult cuptiActivitySetAttribute(CUpti_ActivityAttribute attribute, size_t* bytes, void* value) {
+  if (attribute != CUPTI_ACTIVITY_ATTR_PER_THREAD_ACTIVITY_BUFFER || *bytes != 1 || Refuses("shared"))
+    return CUPTI_ERROR_INVALID_PARAMETER;
+  Cupti& c = C();
+  std::lock_guard<std::mutex> lock(c.mutex);
+  if (c.attached) Die("buffers shared in the middle of a session");
+  c.shared = *static_cast<const uint8_t*>(value) == 0;
+  c.counts["shared"] += c.shared;
   return CUPTI_SUCCESS;
 }
 

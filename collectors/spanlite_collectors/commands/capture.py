@@ -226,8 +226,9 @@ def _warn_of_threads(ring: Ring, args: argparse.Namespace) -> None:
     if records and not held and int(ring.state["launch_threads"][0]) > 1:
         _warning(
             f"several threads of process {ring.process_id} have launched work. Where they "
-            "still do, CUPTI stays attached after this, which can, rarely, make the process hang "
-            "in cuGraphLaunch; SPANLITE_AGENT_DETACH=held at its start avoids that"
+            "still do, CUPTI stays attached after this, which costs a little until the process "
+            "ends, and CUPTI has rare faults there that the agent works around; "
+            "SPANLITE_AGENT_DETACH=held at its start avoids both"
         )
 
 

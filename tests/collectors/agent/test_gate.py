@@ -1,4 +1,4 @@
-"""Calls that can wait for each other for ever are kept apart where that was asked for."""
+"""Calls that can wait for each other for ever are kept apart."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def circle(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("circle")
 def test_calls_that_wait_for_each_other_for_ever_are_kept_apart(plain: Build, hosts: Hosts) -> None:
-    ended = hosts.run(plain, *CIRCLE, **STAYS, gate=1, learn_seconds=60, learn_steps=20)
+    ended = hosts.run(plain, *CIRCLE, **STAYS, learn_seconds=60, learn_steps=20)
     assert ended.reports["host"]["subscribe"] == 1
     assert ended.stderr == ""
     check_whole(hosts.drained().records, 4)
@@ -40,7 +40,7 @@ def test_without_the_gate_they_end_the_stand_ins_process(
 
 def test_no_gate_where_a_window_ends_in_a_detach(build: Build, hosts: Hosts) -> None:
     words = ["steps=1500", "kernels=4", "step_us=300", "graph=1", "wait=1", "sync=0"]
-    settings = {"window_seconds": 0.02, "window_steps": 10, "budget_pct": 100, "gate": 1}
+    settings = {"window_seconds": 0.02, "window_steps": 10, "budget_pct": 100}
     ended = hosts.run(build, *words, **settings)
     assert ended.reports["host"]["finalize"] >= 1
     assert ended.reports["host"]["subscribe"] == 0
@@ -49,6 +49,6 @@ def test_no_gate_where_a_window_ends_in_a_detach(build: Build, hosts: Hosts) -> 
 def test_the_gate_under_many_threads(build: Build, hosts: Hosts) -> None:
     """Steps stay whole, and a race of its own would show."""
     words = ["steps=300", "kernels=4", "step_us=300", "graph=1", "wait=1", "threads=6"]
-    ended = hosts.run(build, *words, **STAYS, gate=1)
+    ended = hosts.run(build, *words, **STAYS)
     assert ended.reports["host"]["subscribe"] == 1
     check_whole(hosts.drained().records, 4)
