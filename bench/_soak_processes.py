@@ -128,6 +128,8 @@ class Watch(threading.Thread):
         self.began = time.monotonic()
         self.families: set[str] = set()
         self.page_text = ""
+        #: Second, and windows, detaches and records of the agent by then.
+        self.marks: list[tuple[float, float, float, float]] = []
         self.start()
 
     def run(self) -> None:
@@ -140,6 +142,12 @@ class Watch(threading.Thread):
                     process.look_closer(time.monotonic() - self.began)
             if second % 5 == 0:
                 self.read_page()
+            if second % CLOSER_S == 0:
+                windows, detaches, records = (
+                    self.value(f"spanlite_agent_{what}_total")
+                    for what in ("windows", "detaches", "records")
+                )
+                self.marks.append((time.monotonic() - self.began, windows, detaches, records))
             second += 1
 
     def read_page(self) -> None:

@@ -178,6 +178,7 @@ class Report:
                      resident=round(process.slope(process.resident_kib, settled), 3),
                      least_of_rounds=self._rounds_slope(process, settled),
                      kinds=process.kinds(settled), grown=process.grown(settled))  # fmt: skip
+        self._memory_over_time()
         daemon = self.run.watched[1]
         offset = time.time_ns() / 1e9 - (time.monotonic() - self.run.watch.began)
         at = self.run.level_at(((np.array(daemon.seconds) + offset) * 1e9).astype(np.int64))
@@ -187,6 +188,17 @@ class Report:
             pick = np.isin(at[1:], mine) & np.isin(at[:-1], mine)
             if pick.any():
                 self.say(f"soak_daemon_cores.{level}", float(used[pick].mean()), "cores")
+
+    def _memory_over_time(self) -> None:
+        """So that growth can be set against what the agent did meanwhile."""
+        rows = []
+        for at, *counts in self.run.watch.marks:
+            mib = [round(float(np.interp(at, process.seconds, process.anonymous_kib)) / 1024, 2)
+                   for process in self.run.watched]  # fmt: skip
+            rows.append([round(at), *mib, *(None if n != n else int(n) for n in counts)])
+        self.say("soak_memory_over_time", len(rows), "rows",
+                 columns=["second", "process MiB", "daemon MiB", "windows", "detaches", "records"],
+                 rows=rows)  # fmt: skip
 
     def _rounds_slope(self, process: Process, settled: float) -> float | None:
         """Of the least memory of each round: levels differ in what they need for a while."""

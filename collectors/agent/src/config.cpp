@@ -8,6 +8,8 @@
 #include <sstream>
 #include <type_traits>
 
+#include <unistd.h>
+
 namespace spanlite {
 namespace {
 
@@ -16,11 +18,27 @@ void Complain(const char* name, const char* value, const char* expected) {
                expected);
 }
 
+constexpr char kPrefix[] = "SPANLITE_AGENT_";
+
+// The names that were asked for, so that another with our prefix is told as misspelt.
+std::vector<std::string>* g_known = nullptr;
+
+// A variable's value; null where it is absent or empty.
+const char* TextOf(const char* name) {
+  g_known->push_back(name);
+  const char* text = std::getenv(name);
+  return text != nullptr && *text != '\0' ? text : nullptr;
+}
+
+void ReadText(const char* name, std::string* target) {
+  if (const char* text = TextOf(name)) *target = text;
+}
+
 // A non-negative number, scaled; keeps `target` where the variable is absent or unreadable.
 template <typename Number>
 void ReadNumber(const char* name, Number* target, double scale = 1.0) {
-  const char* text = std::getenv(name);
-  if (text == nullptr || *text == '\0') return;
+  const char* text = TextOf(name);
+  if (text == nullptr) return;
   char* end = nullptr;
   const double value = std::strtod(text, &end);
   if (*end != '\0' || !(value >= 0) || value * scale > 1e18) {
@@ -35,8 +53,8 @@ void ReadNumber(const char* name, Number* target, double scale = 1.0) {
 template <typename Value, size_t N>
 void ReadChoice(const char* name, const char* const (&words)[N], const Value (&values)[N],
                 const char* expected, Value* target) {
-  const char* text = std::getenv(name);
-  if (text == nullptr || *text == '\0') return;
+  const char* text = TextOf(name);
+  if (text == nullptr) return;
   for (size_t i = 0; i < N; ++i) {
     if (std::strcmp(text, words[i]) == 0) {
       *target = values[i];
@@ -63,8 +81,8 @@ std::vector<std::string> Words(const char* text) {
 
 // A list of words, each switching its flag on and all others off.
 void ReadActivities(const char* name, Config* config) {
-  const char* text = std::getenv(name);
-  if (text == nullptr || *text == '\0') return;
+  const char* text = TextOf(name);
+  if (text == nullptr) return;
   Config read = *config;
   read.sync = read.overhead = read.external = read.copies = false;
   for (std::string word : Words(text)) {
@@ -79,13 +97,35 @@ void ReadActivities(const char* name, Config* config) {
   *config = read;
 }
 
+void ReadPrefixes(const char* name, std::vector<std::string>* target) {
+  const char* text = TextOf(name);
+  if (text == nullptr) return;
+  if (const std::vector<std::string> words = Words(text); !words.empty()) *target = words;
+  else Complain(name, text, "a list of prefixes, separated by commas");
+}
+
+// A misspelt name would otherwise leave its default in place without a word. Kubernetes sets names
+// with our prefix itself where a service is called spanlite-agent.
+void TellUnknown(const std::vector<std::string>& known) {
+  for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) {
+    const std::string name(*entry, std::strcspn(*entry, "="));
+    if (name.compare(0, sizeof kPrefix - 1, kPrefix) != 0) continue;
+    const std::string rest = name.substr(sizeof kPrefix - 1);
+    const bool service = rest.rfind("SERVICE_", 0) == 0 || rest.rfind("PORT", 0) == 0;
+    if (service || std::find(known.begin(), known.end(), name) != known.end()) continue;
+    std::fprintf(stderr, "spanlite agent: %s is no setting of the agent and changes nothing\n",
+                 name.c_str());
+  }
+}
+
 }  // namespace
 
 Config Config::FromEnvironment() {
   Config config;
-  if (const char* text = std::getenv("SPANLITE_AGENT_DIR"); text && *text) config.directory = text;
-  if (const char* text = std::getenv("SPANLITE_AGENT_CUPTI"); text && *text)
-    config.cupti_library = text;
+  std::vector<std::string> known;
+  g_known = &known;
+  ReadText("SPANLITE_AGENT_DIR", &config.directory);
+  ReadText("SPANLITE_AGENT_CUPTI", &config.cupti_library);
   ReadChoice<Level>("SPANLITE_AGENT_LEVEL", {"off", "ranges", "windows", "continuous"},
                     {Level::kOff, Level::kRanges, Level::kWindows, Level::kContinuous},
                     "off, ranges, windows or continuous", &config.level);
@@ -113,10 +153,9 @@ Config Config::FromEnvironment() {
   // Below these CUPTI could not store one record, or not go on while we parse.
   config.buffer_bytes = std::max<uint64_t>(config.buffer_bytes, 64 * 1024);
   config.max_buffers = std::max(config.max_buffers, 2u);
-  if (const char* text = std::getenv("SPANLITE_AGENT_STEP_RANGES"); text && *text) {
-    if (const std::vector<std::string> words = Words(text); !words.empty()) config.step_ranges = words;
-    else Complain("SPANLITE_AGENT_STEP_RANGES", text, "a list of prefixes, separated by commas");
-  }
+  ReadPrefixes("SPANLITE_AGENT_STEP_RANGES", &config.step_ranges);
+  g_known = nullptr;
+  TellUnknown(known);
   return config;
 }
 

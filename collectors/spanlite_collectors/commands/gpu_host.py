@@ -114,7 +114,7 @@ class GpuHost:
             self.sources.append(pm)
         if args.no_agent or not _can_read(args, say):
             return
-        custom = CustomMetrics()
+        custom = CustomMetrics(say)
         options = RingOptions(
             folders_of(args.agent_dir), Level[args.level.upper()] if args.level else None
         )

@@ -64,6 +64,15 @@ def test_settings_that_make_no_sense_are_said_and_ignored(plain: Build, hosts: H
     assert len(list(hosts.rings.glob("*.ring"))) == 1
 
 
+def test_a_misspelt_setting_is_said(plain: Build, hosts: Hosts) -> None:
+    said = hosts.run(plain, "steps=5", level="ranges", budget_percent=2, port="tcp://10.0.0.1",
+                     service_host="10.0.0.1").stderr  # fmt: skip
+    assert said == (
+        "spanlite agent: SPANLITE_AGENT_BUDGET_PERCENT is no setting of the agent and changes "
+        "nothing\n"
+    )
+
+
 def test_flags_and_lists_are_taken_whole_or_not_at_all(plain: Build, hosts: Hosts) -> None:
     """A word that is none switches nothing on, and nothing off."""
     words = ["steps=30", "kernels=2", "step_us=100"]
