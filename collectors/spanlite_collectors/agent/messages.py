@@ -97,10 +97,14 @@ def _ours(text: str) -> Message:
         pairs = tuple((key, value) for key, _, value in labels)
         return Message(SpanKind.NVTX_RANGE, metric[2], metric=Metric(metric[1], metric[2], pairs))
     head, *rest = text.split(";")
-    fields = dict(part.partition("=")[::2] for part in rest)
+    fields: dict[str, str] = {}
+    for part in rest:  # what comes first counts: an attribute may have the name of a context
+        name, _, value = part.partition("=")
+        fields.setdefault(name, value)
     if head.startswith("request:"):
-        own = _context(_TRACEPARENT, fields.pop("own", ""))
-        around = _context(_TRACEPARENT, fields.pop("traceparent", ""))
+        begins = bool(rest) and rest[0].startswith("own=")
+        own = _context(_TRACEPARENT, fields.pop("own")) if begins else None
+        around = None if begins else _context(_TRACEPARENT, fields.pop("traceparent", ""))
         return Message(
             SpanKind.REQUEST,
             head.removeprefix("request:") or "request",

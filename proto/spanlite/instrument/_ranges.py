@@ -16,6 +16,9 @@ from spanlite.instrument._text import clean, fields
 from spanlite.instrument._wrap import AnyFunction, check, wrap
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
+#: Characters of a request's name: its trace context, which follows, must have room in the 8 KiB
+#: that the agent takes of a text.
+MAX_NAME = 1000
 #: Ranges that this task has begun with `async with`, and their handles.
 _begun: ContextVar[tuple[tuple[object, int], ...]] = ContextVar("spanlite_ranges", default=())
 
@@ -137,7 +140,7 @@ def request(
     """
     if _nvtx.TOOL is None:
         return _NO_REQUEST
-    return Request(_nvtx.TOOL, context, f"request:{clean(name)}", fields(attributes))
+    return Request(_nvtx.TOOL, context, f"request:{clean(name)[:MAX_NAME]}", fields(attributes))
 
 
 def step(

@@ -158,3 +158,19 @@ q.set(None); q.set("x"); q.set(3)
     )
     assert seen[0] == ("hits{u=?}", 1.0) and seen[-1] == ("q", 3.0)
     assert ("hits{u=a}", 1.0) not in seen
+
+
+@pytest.mark.parametrize(
+    ("name", "more"),
+    [
+        ("n" * 9000, ""),
+        ("chat", f"traceparent='00-{'1' * 32}-{'2' * 16}-01'"),
+        ("chat", "own='me'"),
+    ],
+)
+def test_nothing_about_a_request_stands_in_for_its_context(spans, name, more):
+    """Neither a name that fills the agent's text nor an attribute of a context's name."""
+    (row,) = spans(f"with instrument.request({TRACEPARENT!r}, name={name!r}, {more}): pass")
+    assert (row["trace"], f"{row['parent_span_id']:016x}") == (TRACE, SPAN)
+    assert row["name"] == name[:1000]
+    assert row["said"].get("own") == ("me" if "own" in more else None)
