@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import subprocess
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.openmetrics.exposition import generate_latest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from spanlite_collectors.agent import metrics as module
-from spanlite_collectors.agent.convert import Sample
+from spanlite_collectors.agent.convert import UNPLACED, Sample
 from spanlite_collectors.agent.messages import Metric
 from spanlite_collectors.agent.metrics import CustomMetrics
 
@@ -137,3 +138,38 @@ def test_values_of_a_process_are_never_trusted(page: Page) -> None:
     for kind, name, labels in odd:
         page.take(kind, name, 1, **labels)
     assert page.refused() == {"name_empty": 1}  # raises where the page is not valid
+
+
+def test_values_that_no_span_has_are_counted(page: Page) -> None:
+    page.take(UNPLACED, "", 2)
+    page.take(UNPLACED, "", 3)
+    assert page.read()["spanlite_custom_metrics_unplaced_total", ()] == 5
+
+
+def test_gauges_of_a_process_that_has_ended_are_let_go(page: Page) -> None:
+    with subprocess.Popen(["sleep", "60"]) as process:
+        page.take("gauge", "depth", 1, pid=process.pid)
+        page.take("counter", "hits", 1, pid=process.pid)
+        page.take("gauge", "depth", 2)
+        assert len([name for name, _ in page.read() if name == "depth"]) == 2
+        process.kill()
+    depths = {labels: value for (name, labels), value in page.read().items() if name == "depth"}
+    assert list(depths.values()) == [2]
+    assert page.read()["hits_total", (("service", "s"),)] == 1
+
+
+def test_gauges_of_silent_processes_make_room(page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of processes that cannot be seen from here; a name whose gauges are gone is free again."""
+    now = 0.0
+    monkeypatch.setattr(module, "MAX_SERIES", 2)
+    page.custom._clock = lambda: now
+    page.take("gauge", "old", 1, pid=1 << 30)
+    page.take("gauge", "young", 1, pid=(1 << 30) + 1)
+    page.take("gauge", "late", 1, pid=(1 << 30) + 2)
+    assert page.refused() == {"too_many_series": 1}
+    now = module.QUIET_S + 1
+    page.take("gauge", "young", 2, pid=(1 << 30) + 1)
+    page.take("gauge", "late", 1, pid=(1 << 30) + 2)
+    assert {name for name, _ in page.read() if not name.startswith("spanlite")} == {"young", "late"}
+    page.take("counter", "old", 1)
+    assert page.refused() == {"too_many_series": 2}

@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 import pytest
-from applications import SPAN, TRACE, TRACEPARENT, by_name, run
+from applications import AGENT, SPAN, TRACE, TRACEPARENT, by_name, run
 
 MS = 1_000_000
 KINDS = """
@@ -174,3 +174,49 @@ def test_nothing_about_a_request_stands_in_for_its_context(spans, name, more):
     assert (row["trace"], f"{row['parent_span_id']:016x}") == (TRACE, SPAN)
     assert row["name"] == name[:1000]
     assert row["said"].get("own") == ("me" if "own" in more else None)
+
+
+TALK = """
+import asyncio
+@instrument.stage("talk")
+async def talk():
+    heard = []
+    try:
+        while True:
+            try: heard.append((yield len(heard)))
+            except KeyError as error: heard.append(error.args[0])
+    finally:
+        print(heard)
+async def main():
+    it = talk()
+    assert await it.__anext__() == 0
+    assert await it.asend("one") == 1
+    assert await it.athrow(KeyError("two")) == 2
+    try: await it.athrow(ValueError("three"))
+    except ValueError as error: assert error.args == ("three",)
+    else: raise AssertionError("lost")
+    early = talk()
+    await early.__anext__()
+    await early.aclose()
+asyncio.run(main())
+"""
+
+
+def test_an_async_generator_hears_what_it_is_sent_and_thrown(spans):
+    assert run("from spanlite import instrument\n" + TALK) == "['one', 'two']\n[]\n"
+    assert [row["name"] for row in spans(TALK)] == ["talk", "talk"]
+
+
+def test_more_open_requests_than_the_agent_holds_are_said_once(tmp_path):
+    if not AGENT.exists():
+        pytest.skip("the agent is not built: make agent")
+    code = """
+from spanlite import instrument
+from spanlite.instrument import _nvtx
+for _ in range(_nvtx.MAX_STARTED + 5): instrument.request().begin()
+"""
+    env = os.environ | {"NVTX_INJECTION64_PATH": str(AGENT), "SPANLITE_AGENT_DIR": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True
+    )
+    assert done.stderr.count("have begun and not ended") == 1
