@@ -6,10 +6,15 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
+
+from bench._soak_memory import rounds_slope
+from bench._soak_processes import Process
 
 ROOT = Path(__file__).parents[3]
 BUILD = ROOT / "collectors" / "agent" / "build" / "tests"
@@ -44,3 +49,24 @@ def test_whole_steps_were_seen_and_none_was_lost(figures: dict[str, dict[str, An
     lost = figures["agent.soak_steps_lost"]["value"]
     assert lost <= figures["agent.soak_dropped"]["value"]
     assert figures["agent.soak_seconds"]["levels"]["ranges"] >= 1
+
+
+@pytest.mark.parametrize("grows_mib_per_min", [0.0, 3.0])
+def test_memory_that_comes_back_after_a_level_is_flat(grows_mib_per_min: float) -> None:
+    """Rounds of 40 s at `windows` and 10 s at a level that takes more each time."""
+    began, began_ns = time.monotonic(), time.time_ns()
+    levels = [(level, began_ns + int(1e9 * (50 * n + at)))
+              for n in range(12) for level, at in (("windows", 0), ("continuous", 40))]  # fmt: skip
+    process = Process(1)
+    for second in range(600):
+        more = 1024 * 20 * (second // 50) if second % 50 >= 40 else 0
+        process.seconds.append(float(second))
+        process.anonymous_kib.append(int(300_000 + grows_mib_per_min * 1024 * second / 60 + more))
+    run = SimpleNamespace(
+        levels=levels,
+        watch=SimpleNamespace(began=began),
+        stretches=lambda level: [n for n, (word, _) in enumerate(levels) if word == level],
+    )
+    found = rounds_slope(cast(Any, run), process, 90)
+    assert found == pytest.approx(grows_mib_per_min, abs=0.05)
+    assert process.slope(process.anonymous_kib, 90) > grows_mib_per_min + 1
