@@ -51,6 +51,8 @@ _PAYLOADS = {1: "<u8", 2: "<i8", 3: "<f8", 4: "<u4", 5: "<i4", 6: "<f4"}
 #: Ranges whose metrics have come and that have not ended yet, the newest of them. That of some
 #: never comes: the ring was full.
 _MAX_OPEN_SAMPLES = 1 << 14
+#: Values of one range: a request that lasts, with a label that never repeats, has no more of them.
+_MAX_VALUES = 1000
 #: The kind of a sample that says how many values no span got. No process can send it.
 UNPLACED = "unplaced"
 
@@ -86,6 +88,7 @@ class Converter:
         self.strings = StringTable()
         self._reader = Reader()
         self._samples: dict[int, dict[str, float]] = {}
+        self._unplaced = 0
         #: Rows made so far.
         self.rows = 0
 
@@ -263,12 +266,15 @@ class Converter:
             parent = int(record["parent_id"])
             if parent and (metric.kind == "gauge" or math.isfinite(value)):
                 values = self._samples.setdefault(parent, {})
+                if len(values) >= _MAX_VALUES and metric.key not in values:
+                    self._unplaced += 1
+                    continue
                 before = values.get(metric.key, 0.0) if metric.kind == "counter" else 0.0
                 values[metric.key] = before + float(value)
 
     def _forget_samples(self) -> None:
         """Of ranges that are still open, those that came first."""
-        lost = 0
+        lost, self._unplaced = self._unplaced, 0
         while len(self._samples) > _MAX_OPEN_SAMPLES:
             lost += len(self._samples.pop(next(iter(self._samples))))
         if lost:

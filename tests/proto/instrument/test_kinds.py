@@ -220,3 +220,19 @@ for _ in range(_nvtx.MAX_STARTED + 5): instrument.request().begin()
         [sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True
     )
     assert done.stderr.count("have begun and not ended") == 1
+
+
+def test_a_range_takes_so_many_values_and_no_more(spans):
+    """The rest is counted, and on the page of metrics all the same."""
+    kinds = []
+    (row,) = spans(
+        """
+depth = instrument.metrics.gauge("depth", per="sequence")
+with instrument.request(name="long"):
+    for number in [*range(1005), 3]: depth.set(number, sequence=number)
+""",
+        lambda resource, sample: kinds.append((sample.metric.kind, sample.value)),
+    )
+    assert len([name for name in row["said"] if name.startswith("depth{")]) == 1000
+    assert [value for kind, value in kinds if kind == "unplaced"] == [5.0]
+    assert len(kinds) == 1007
