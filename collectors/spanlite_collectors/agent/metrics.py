@@ -304,7 +304,7 @@ class CustomMetrics(Collector):
         yield refused
         yield CounterMetricFamily(
             "spanlite_custom_metrics_unplaced",
-            "Values of custom metrics that no span has: of too many open ranges, or too many of one",
+            "Values of custom metrics that no span has: of too many open ranges or too many of one",
             unplaced,
         )
         yield from families
