@@ -64,7 +64,10 @@ uint8_t* Activity::TakeBuffer() {
     free_.pop_back();
     return buffer;
   }
-  if (allocated_ == max_buffers_) return nullptr;  // CUPTI drops and counts what it cannot store
+  if (allocated_ == max_buffers_) {
+    refused_.store(true, std::memory_order_relaxed);
+    return nullptr;  // CUPTI drops and counts what it cannot store
+  }
   auto* buffer = static_cast<uint8_t*>(std::aligned_alloc(kBufferAlign, buffer_bytes_));
   if (buffer != nullptr) ++allocated_;
   return buffer;
@@ -88,8 +91,10 @@ void Activity::Drain(CUcontext context, uint32_t stream, uint8_t* buffer, size_t
     kernels += record->kind == CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL;
   }
   size_t dropped = 0;
-  if (cupti_->ActivityGetNumDroppedRecords(context, stream, &dropped) == CUPTI_SUCCESS && dropped)
-    ring_->CountDrop(Drop::kCuptiDropped, dropped);
+  if (cupti_->ActivityGetNumDroppedRecords(context, stream, &dropped) == CUPTI_SUCCESS && dropped) {
+    const bool ours = refused_.exchange(false, std::memory_order_relaxed);
+    ring_->CountDrop(ours ? Drop::kBudget : Drop::kCuptiDropped, dropped);
+  }
   records_.fetch_add(records, std::memory_order_relaxed);
   kernels_.fetch_add(kernels, std::memory_order_relaxed);
   state.records.fetch_add(records, std::memory_order_relaxed);

@@ -72,6 +72,8 @@ class Activity {
   std::mutex pool_mutex_;
   std::vector<uint8_t*> free_;
   uint32_t allocated_ = 0;
+  // CUPTI has been refused a buffer since it last said how many records it dropped.
+  std::atomic<bool> refused_{false};
 
   std::mutex threads_mutex_;
   std::unordered_set<uint32_t> launch_threads_;

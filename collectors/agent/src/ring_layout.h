@@ -28,7 +28,7 @@ enum class Level : uint32_t { kOff = 0, kRanges = 1, kWindows = 2, kContinuous =
 // Why records were lost. The index is the same in `Header::dropped`.
 enum class Drop : uint32_t {
   kRingFull = 0,
-  kCuptiDropped = 1,   // CUPTI had no buffer for them
+  kCuptiDropped = 1,   // by CUPTI, for a reason of its own
   kBudget = 2,         // our own pool of buffers was at its limit
   kUnknownRecord = 3,  // a record kind this build does not know
   kTorn = 4,           // begun by a process that was killed before it could finish them

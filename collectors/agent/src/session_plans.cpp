@@ -10,7 +10,8 @@ namespace {
 // Why somebody asked for a window.
 WindowReason ReasonOf(uint32_t word) {
   const auto reason = static_cast<WindowReason>(word);
-  const bool told = reason == WindowReason::kThrottle || reason == WindowReason::kQueue;
+  const bool told = reason == WindowReason::kThrottle || reason == WindowReason::kQueue ||
+                    reason == WindowReason::kSlo;  // of a request, which the daemon sees end
   return told ? reason : WindowReason::kDemand;
 }
 

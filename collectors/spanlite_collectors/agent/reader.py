@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from spanlite.kinds import SpanKind
 
 from spanlite_collectors.agent.clocks import ClockHistory
 from spanlite_collectors.agent.convert import Converter, Sample
@@ -17,11 +20,14 @@ from spanlite_collectors.agent.pm import PmHistory
 from spanlite_collectors.agent.process import Patience, ProcessSpans
 from spanlite_collectors.agent.resource import describe, host_pid
 from spanlite_collectors.agent.ring import Ring
+from spanlite_collectors.agent.rows import Rows
 from spanlite_collectors.agent.status import Account, ProcessStatus, disabled, status_of
 from spanlite_collectors.sinks import SpanSink
 
 DEFAULT_FOLDER = "/dev/shm/spanlite"
 _DRAINS_AT_ONCE = 16
+#: What ended before is the past: a window opened for it would not show its cause.
+_RECENT_NS = 5_000_000_000
 
 
 @dataclass
@@ -31,6 +37,11 @@ class RingOptions:
     folders: Sequence[Path] = (Path(DEFAULT_FOLDER),)
     #: Set on each process when its ring is found; None: leave it as it is.
     level: Level | None = None
+    #: The same of how long a step may take before a window opens; 0: as long as it likes.
+    step_slo_ns: int | None = None
+    #: Called with what a request took that took longer than `request_slo_ns`; 0: none is too long.
+    request_slo_ns: int = 0
+    slow_request: Callable[[str], None] = lambda text: None
     #: More resource attributes for all processes, or for one (host pid or None).
     attributes: Mapping[str, Any] = field(default_factory=dict)
     #: The samples of a process's GPU, from its resource attributes; None: there are none.
@@ -52,7 +63,7 @@ class RingReader:
         sampled: Callable[[Mapping[str, Any], Sample], None],
         known: Known,
     ) -> None:
-        self.ring, self._sink, self.known = ring, sink, known
+        self.ring, self._sink, self._options, self.known = ring, sink, options, known
         pid, ticks = ring.process_id, int(ring.header["process_start_ticks"][0])
         seen_as = host_pid(pid, ticks) if ring.alive else None
         self.resource = {
@@ -74,6 +85,8 @@ class RingReader:
         self.in_hand = 0
         if options.level is not None:
             ring.set_control("level", options.level)
+        if options.step_slo_ns is not None:
+            ring.set_control("step_slo_ns", options.step_slo_ns)
         self._renewals = self._learned = 0
         if ring.was_read_before:
             self._recall()
@@ -125,7 +138,9 @@ class RingReader:
             self._records += count
             self.in_hand = sum(map(len, records.values()))
             self.known.add_texts(strings)  # first: should we be killed meanwhile
-            self.spans.take(self._converter.convert(records, strings))
+            converted = self._converter.convert(records, strings)
+            self._judge_requests(converted.host)
+            self.spans.take(converted)
             self.in_hand = 0
         drops = self.ring.new_drops()
         if drops is None:
@@ -134,6 +149,18 @@ class RingReader:
             self.dropped[reason] = self.dropped.get(reason, 0) + lost
             self._sink.drop(reason, lost)
         return True
+
+    def _judge_requests(self, host: Rows) -> None:
+        """Tell the slowest request that broke its SLO just now: what a daemon that comes late finds
+        in a ring says nothing about this moment."""
+        slo_ns = self._options.request_slo_ns
+        if not slo_ns:
+            return
+        slow = (host["kind"] == SpanKind.REQUEST) & (host["duration"] > slo_ns)
+        slow &= host["start"] + host["duration"] > time.time_ns() - _RECENT_NS
+        if slow.any():
+            took = host["duration"][slow].max() / 1e6
+            self._options.slow_request(f"{took:.4g} ms, SLO {slo_ns / 1e6:g} ms")
 
     def drain_dead(self) -> bool:
         """Everything that a dead process left. False: the ring is damaged."""

@@ -21,7 +21,7 @@ from spanlite_collectors.agent.status import ProcessStatus, disabled, status_of
 
 #: What the agent's words have room for, and a day in ms.
 _MOST_STEPS = 2**32 - 1
-_MOST_MS = 86_400_000
+MOST_MS = 86_400_000
 LEVELS = tuple(level.name.lower() for level in Level)
 _EPILOG = """\
 The spans of a capture arrive like all others; `spanlite collect` must run. A capture opens at
@@ -112,12 +112,12 @@ def _check(args: argparse.Namespace) -> None:
             "say what to do: --steps N, --level, --step-slo-ms, --budget-pct or --list"
         )
     for flag, value, most in (
-        ("--step-slo-ms", args.step_slo_ms, _MOST_MS),
+        ("--step-slo-ms", args.step_slo_ms, MOST_MS),
         ("--budget-pct", args.budget_pct, 100),
-        ("--wait", args.wait, _MOST_MS),
+        ("--wait", args.wait, MOST_MS),
     ):
         if value is not None and not 0 <= value <= most:
-            raise UsageError(f"{flag} {value:g}: give a number from 0 to {most:g}")
+            raise UsageError(f"{flag} {value:g}: give a number from 0 to {most:,}")
     if args.steps is not None and not 1 <= args.steps <= _MOST_STEPS:
         raise UsageError(f"--steps {args.steps}: give 1 to {_MOST_STEPS}")
     if args.steps is not None and args.level in ("off", "ranges"):

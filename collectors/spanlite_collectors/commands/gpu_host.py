@@ -24,13 +24,15 @@ from spanlite_collectors.agent.triggers import (
     QueuePage,
     QueueWatch,
 )
-from spanlite_collectors.commands.capture import LEVELS, add_folder_argument
+from spanlite_collectors.commands.capture import LEVELS, MOST_MS, add_folder_argument
 from spanlite_collectors.daemon import Source
 from spanlite_collectors.redaction import RedactingSink, Redaction
 from spanlite_collectors.sinks import SpanSink
 
-#: Flags that mean nothing without rings: an agent's level, a window when a queue grows.
-_NEED_RINGS = ("agent_dir", "level", "queue_page", "queue_metric")
+#: Flags that mean nothing without rings: an agent's level, what opens a window.
+_NEED_RINGS = (
+    "agent_dir", "level", "queue_page", "queue_metric", "step_slo_ms", "request_slo_ms",
+)  # fmt: skip
 
 
 def add_gpu_arguments(parser: argparse.ArgumentParser) -> None:
@@ -40,6 +42,20 @@ def add_gpu_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--no-agent", action="store_true", help="leave rings of agents alone")
     group.add_argument(
         "--level", choices=LEVELS, help="what agents record (default: what each was started with)"
+    )
+    group.add_argument(
+        "--step-slo-ms",
+        type=float,
+        metavar="MS",
+        help="a longer step opens a window in its process; 0: never (default: what each was "
+        "started with)",
+    )
+    group.add_argument(
+        "--request-slo-ms",
+        type=float,
+        default=0.0,
+        metavar="MS",
+        help="a longer request opens a window in every process (default: none does)",
     )
     group.add_argument(
         "--queue-page",
@@ -116,7 +132,10 @@ class GpuHost:
             return
         custom = CustomMetrics(say)
         options = RingOptions(
-            folders_of(args.agent_dir), Level[args.level.upper()] if args.level else None
+            folders_of(args.agent_dir),
+            Level[args.level.upper()] if args.level else None,
+            _slo_ns("--step-slo-ms", args.step_slo_ms),
+            _slo_ns("--request-slo-ms", args.request_slo_ms) or 0,
         )
         if sampler is not None:
             options.describe_gpus = sampler.gpus_of
@@ -132,6 +151,7 @@ class GpuHost:
 
         self._rings = rings = RingSource(self.sink, options, say=say, sampled=sampled)
         grown = CaptureTrigger(rings, say, "a queue grows", WindowReason.QUEUE)
+        options.slow_request = CaptureTrigger(rings, say, "a slow request", WindowReason.SLO)
         if args.queue_page:
             self.sources.append(QueuePage(args.queue_page, queues, names, say))
         if sampler is not None:
@@ -146,6 +166,14 @@ class GpuHost:
     def healthy(self) -> bool:
         """Whether the rings of GPU processes are read, where they are to be."""
         return self._rings is None or self._rings.healthy
+
+
+def _slo_ns(flag: str, value_ms: float | None) -> int | None:
+    if value_ms is None:
+        return None
+    if not 0 <= value_ms <= MOST_MS:
+        raise UsageError(f"{flag} {value_ms:g}: give a number from 0 to {MOST_MS:,}")
+    return round(value_ms * 1e6)
 
 
 def _pm_sampler(

@@ -340,6 +340,21 @@ def test_odd_times_are_flagged_and_drops_counted(plain: Build, hosts: Hosts) -> 
     assert ((kernels["flags"] & 2 != 0) == inverted).all()
 
 
+@pytest.mark.parametrize(("held", "reason"), [(1, None), (2, "agent_budget")])
+def test_what_finds_no_buffer_is_counted_as_our_own_bound(
+    build: Build, hosts: Hosts, monkeypatch: pytest.MonkeyPatch, held: int, reason: str | None
+) -> None:
+    """CUPTI counts it too, and does not know why: the pool gives two buffers at most."""
+    monkeypatch.setenv("STANDIN_HOLD", str(held))
+    words = ["steps=50", "kernels=4", "step_us=300"]
+    hosts.run(build, *words, level="continuous", max_buffers=2, activities="none")
+    reader = hosts.drained()
+    # 50 calls and as many waits' calls; the last buffer refused has nobody to tell its count.
+    drops = {name: count for name, count in reader.drops().items() if count}
+    assert set(drops) <= {reason}
+    assert (len(reader.records.kernel) == 200) == (reason is None)
+
+
 def test_the_ring_is_mapped_before_records_come(plain: Build, hosts: Hosts, until: Until) -> None:
     """So that no range pays for a page's first touch."""
     if tuple(map(int, platform.release().split(".")[:2])) < (5, 14):

@@ -182,12 +182,13 @@ def test_a_window_says_why_it_was_asked_for(plain: Build, hosts: Hosts, until: U
     start_server(hosts, plain)
     reader = hosts.reader()
     until(lambda: reader.state()["windows"] == 1)
-    for number, reason in enumerate((REASONS["throttle"], 99), 1):
+    for number, reason in enumerate((REASONS["throttle"], REASONS["slo"], 99), 1):
         reader.control(capture_steps=3, capture_reason=reason, capture_request=number)
         until(lambda number=number: reader.state()["windows"] == 1 + number)
-    until(lambda: (reader.drain(), len(reader.records.window) == 3)[1])
+    until(lambda: (reader.drain(), len(reader.records.window) == 4)[1])
     assert [w["reason"] for w in reader.records.window[1:]] == [
         REASONS["throttle"],
+        REASONS["slo"],
         REASONS["demand"],
     ]
 

@@ -652,11 +652,13 @@ def test_a_file_of_another_layout_is_left_alone(host):
     assert writer.path.exists()
 
 
-def test_the_level_is_set_on_each_process_found(tmp_path):
-    host = Host(tmp_path, level=Level.CONTINUOUS)
+def test_level_and_slo_are_set_on_each_process_found(tmp_path):
+    host = Host(tmp_path, level=Level.CONTINUOUS, step_slo_ns=50_000_000)
     writer = RingWriter(host.folder)
     host.source.step()
     assert writer.control_word(0) == Level.CONTINUOUS
+    (process,) = host.source.processes()
+    assert process.step_slo_ms == 50
 
 
 @pytest.mark.parametrize("name", ["eager_s1", "eager_s4", "full_api_s1", "graph_node_s1"])

@@ -1,6 +1,7 @@
 """Windows that a growing queue opens."""
 
 import threading
+import time
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import numpy as np
@@ -62,6 +63,29 @@ def test_a_gauge_in_the_spans_opens_a_window(tmp_path):
     rings.step()
     assert (writer.control_word(1), writer.control_word(2)) == (1, 20)
     assert said == ["a queue grows (queue.length is 50, usually 2): asked 1 processes for 20 steps"]
+    rings.stop()
+
+
+@pytest.mark.parametrize(
+    ("took_ms", "ended_s_ago", "asked"), [(2500, 0, 1), (1500, 0, 0), (2500, 60, 0)]
+)
+def test_a_request_over_its_slo_opens_a_window(tmp_path, took_ms, ended_s_ago, asked):
+    """Of the one that ended just now, not of what a ring has kept for long."""
+    writer, said = RingWriter(tmp_path), []
+    options = RingOptions([tmp_path], request_slo_ns=2_000_000_000)
+    rings = RingSource(MemorySink(), options)
+    options.slow_request = CaptureTrigger(rings, said.append, "a slow request", WindowReason.SLO)
+    end = time.time_ns() - ended_s_ago * 10**9
+    for number, name in enumerate(("request:chat", "step:"), 1):
+        writer.write(
+            RecordType.RANGE,
+            start_ns=end - took_ms * 10**6, end_ns=end, id=number, thread_id=1,
+            name=writer.text(name), domain=writer.text("spanlite"),
+        )  # fmt: skip
+    rings.step()
+    assert writer.control_word(1) == asked
+    told = "a slow request (2500 ms, SLO 2000 ms): asked 1 processes for 20 steps"
+    assert said == [told] * asked
     rings.stop()
 
 
