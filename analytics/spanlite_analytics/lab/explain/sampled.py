@@ -70,7 +70,8 @@ class Sampled:
     def words(self) -> str:
         """A line for people."""
         # Not the warps: older recordings have them of a counter that is wrong (docs/claims.md).
-        values = (self.active_pct, self.dram_pct, self.l2_hit_pct, None, self.tensor_pct)
+        # Nor L2 hits, of which CUPTI tells half and less (docs/collect.md).
+        values = (self.active_pct, self.dram_pct, None, None, self.tensor_pct)
         listed = ", ".join(
             f"{word} {value:.0f}%"
             for word, value in zip(COUNTERS.values(), values, strict=True)
