@@ -137,8 +137,8 @@ class Windows:
 
         `weight`: what the spans stand for, where that is known better than of the window.
         """
-        if not window:
-            return {}
+        if not window:  # what is recorded all the time, and what windows cost by now
+            return {"spanlite.capture.level": "ranges", "spanlite.capture.cost_ppm": self.cost_ppm}
         open_one = {"spanlite.capture.window": window} | (_CONTINUOUS if self.continuous else {})
         said = self._windows.get(window, open_one)
         if cut:

@@ -17,6 +17,7 @@ from spanlite.topics import RAW_TOPIC
 
 from spanlite_collectors.batching import DEFAULT_BATCH_AGE_S, DEFAULT_BATCH_SPANS, Batcher
 from spanlite_collectors.delivery.file import FileTransport
+from spanlite_collectors.delivery.host_clock import clock_error_ns
 from spanlite_collectors.delivery.numbering import Numbering
 from spanlite_collectors.delivery.outbox import DEFAULT_WINDOW_BYTES, Outbox
 from spanlite_collectors.delivery.sink import KafkaSink
@@ -164,6 +165,8 @@ def open_sink(args: argparse.Namespace, role: Role | str) -> KafkaSink:
         args.producer or f"{socket.gethostname()}/{role.name}",
         args.buckets,
         sampling_probability=args.head_sample,
+        # What is imported is of another host's clock, or of another day.
+        clock_error_ns=clock_error_ns if role.name == "collector" else lambda: 0,
     )
     batcher = Batcher(batch_spans=args.batch_spans, batch_age_s=args.batch_age)
     if output is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from spanlite.bucket import DEFAULT_BUCKETS, check_bucket_count
@@ -36,6 +37,8 @@ class Numbering:
     #: Add to the spans' times to get UTC, and how far off that may be.
     clock_offset_ns: int = 0
     clock_uncertainty_ns: int = 0
+    #: What is added to it at each batch: the error of a clock that runs.
+    clock_error_ns: Callable[[], int] = lambda: 0
 
     def __post_init__(self) -> None:
         check_bucket_count(self.bucket_count)
@@ -65,7 +68,7 @@ class Numbering:
             spans_before=row.spans,
             created_ns=time.time_ns(),
             clock_offset_ns=self.clock_offset_ns,
-            clock_uncertainty_ns=self.clock_uncertainty_ns,
+            clock_uncertainty_ns=self.clock_uncertainty_ns + self.clock_error_ns(),
             sampling_probability=self.sampling_probability,
             capture_probability=capture_probability,
         )

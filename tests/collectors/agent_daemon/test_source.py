@@ -120,6 +120,8 @@ def test_spans_of_a_window_carry_its_weight_level_and_cost(host):
     assert of_kernel["spanlite.capture.level"] == "windows"
     assert of_kernel["spanlite.capture.cost_ppm"] == 4000
     assert "spanlite.capture.weight" not in resources[SpanKind.STEP]  # every step is seen
+    assert resources[SpanKind.STEP]["spanlite.capture.level"] == "ranges"
+    assert resources[SpanKind.STEP]["spanlite.capture.cost_ppm"] == 4000
     assert of_kernel["process.executable.name"] == "server"
 
 
