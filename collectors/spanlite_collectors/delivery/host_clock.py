@@ -19,10 +19,10 @@ class _Timex(ctypes.Structure):
 
 
 def clock_error_ns() -> int:
-    """The kernel's bound on the clock's error: microseconds where NTP or PTP keeps it, 16 s at most.
+    """The kernel's bound on the clock's error: microseconds where NTP or PTP keeps it, else 16 s.
 
-    Where nobody keeps it it grows by 500 ppm. 0 where the kernel does not say. needs
-    no right (adjtimex(2), `modes` 0).
+    Where nobody keeps it the bound grows by 500 ppm until then. 0 where the kernel does not say.
+    To read it needs no right (adjtimex(2), `modes` 0).
     """
     timex = _Timex()
     try:
