@@ -360,9 +360,13 @@ class Report:
         """Series that were on the page."""
         if self.run.stand_in:
             return
-        from spanlite_collectors.agent.nvml import FAMILIES
+        from spanlite_collectors.agent.nvml import FAMILIES, OPTIONAL
 
-        words = {f"{name}_total" if counts else name for name, (_, counts) in FAMILIES.items()}
+        words = {
+            f"{name}_total" if counts else name
+            for name, (_, counts) in FAMILIES.items()
+            if name not in OPTIONAL
+        }
         there = words & self.run.watch.families
         self.say("soak_nvml_series", len(there), "series", len(words), True,
                  missing=sorted(words - there),

@@ -33,8 +33,13 @@ FAMILIES: dict[str, tuple[str, bool]] = {
     "hw_gpu_energy_joules": ("Energy since the driver was loaded", True),
     "hw_gpu_errors": ("ECC errors since the driver was loaded", True),
     "hw_gpu_io_bytes_per_second": ("PCIe bytes, by direction", False),
+    "hw_gpu_nvlink_io_bytes": ("NVLink payload bytes of all links, by direction", True),
     "hw_gpu_process_memory_usage_bytes": ("Memory of a process", False),
 }
+#: Where there is no such link there is no such series.
+OPTIONAL = frozenset({"hw_gpu_nvlink_io_bytes"})
+#: `scopeId` of a field: all links of a GPU in sum (nvml.h at NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX).
+_ALL_LINKS = 0xFFFFFFFF
 #: NVML's throttle bits that mean trouble.
 THROTTLES = {
     0x4: "sw_power_cap",
@@ -244,10 +249,25 @@ class NvmlSampler(Collector):
             rate = self._try(nvml.nvmlDeviceGetPcieThroughput, gpu, counter)
             if rate is not None:
                 yield Reading("hw_gpu_io_bytes_per_second", rate * 1024, {"direction": word})
+        yield from self._nvlink(gpu)
         for process in self._try(nvml.nvmlDeviceGetComputeRunningProcesses, gpu) or ():
             if process.usedGpuMemory is not None:
                 labels = {"pid": str(process.pid)}
                 yield Reading("hw_gpu_process_memory_usage_bytes", process.usedGpuMemory, labels)
+
+    def _nvlink(self, gpu: Any) -> Iterator[Reading]:
+        """KiB that the links have carried, without what the protocol adds."""
+        nvml = self._nvml
+        fields = {
+            "transmit": nvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX,
+            "receive": nvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX,
+        }
+        asked = [(number, _ALL_LINKS) for number in fields.values()]
+        answers = self._try(nvml.nvmlDeviceGetFieldValues, gpu, asked) or ()
+        for word, answer in zip(fields, answers, strict=False):
+            if answer.nvmlReturn == 0:
+                kib = answer.value.ullVal
+                yield Reading("hw_gpu_nvlink_io_bytes", kib * 1024, {"direction": word})
 
     def _users(self, gpu: Any, uuid: str) -> Iterator[tuple[int, str]]:
         """(pid, GPU or MIG instance) of each process on a GPU."""

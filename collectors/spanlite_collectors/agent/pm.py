@@ -226,6 +226,10 @@ def _integral(edges: I64, after: F64, each: F64, start: I64, end: I64) -> F64:
     return found
 
 
+#: Of so many processes it is said why they get no figures.
+_MOST_TOLD = 1000
+
+
 class PmSampler(Collector):
     """Polls devices and keeps their histories. A Source of the daemon that writes no spans."""
 
@@ -234,6 +238,8 @@ class PmSampler(Collector):
     ) -> None:
         self._say = say
         self._devices = {device: PmHistory() for device in devices}
+        #: Processes that were told to get no figures.
+        self._told: set[int] = set()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="pm sampling", daemon=True)
         self.overflows = 0
@@ -276,13 +282,30 @@ class PmSampler(Collector):
     def history_of(self, resource: Mapping[str, Any]) -> PmHistory | None:
         """The history of the GPU that a process uses; None where it uses several or none of ours.
 
-        A MIG instance is no device of its own here, so it has none.
+        A MIG instance is no device of its own here, so it has none. Which and why is said once.
         """
         uuid = str(resource.get("gpu.uuid", ""))
         for device, history in self._devices.items():
             if device.uuid and device.uuid == uuid:
                 return history
+        self._tell_why_none(resource, uuid)
         return None
+
+    def _tell_why_none(self, resource: Mapping[str, Any], uuid: str) -> None:
+        if "MIG-" in uuid:
+            why = "uses a MIG instance, and the counters are of the whole GPU"
+        elif "," in uuid:
+            why = "uses several GPUs, and nothing says which of them a step ran on"
+        else:
+            return
+        pid = int(resource.get("process.host_pid", resource.get("process.pid", 0)))
+        if pid in self._told or len(self._told) >= _MOST_TOLD:
+            return
+        self._told.add(pid)
+        self._say(
+            f"process {pid} gets no counters on its spans: it {why}; hw_gpu_counter_ratio on the "
+            "page of metrics has them by GPU"
+        )
 
     def collect(self) -> Iterator[Family]:
         """Means of the last second."""

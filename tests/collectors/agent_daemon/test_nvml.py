@@ -31,6 +31,7 @@ class StandIn:
     NVML_MEMORY_ERROR_TYPE_CORRECTED, NVML_MEMORY_ERROR_TYPE_UNCORRECTED = 0, 1
     NVML_VOLATILE_ECC = 0
     NVML_PCIE_UTIL_TX_BYTES, NVML_PCIE_UTIL_RX_BYTES = 0, 1
+    NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX, NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX = 138, 139
 
     def __init__(self):
         self.throttle = 0
@@ -82,6 +83,14 @@ class StandIn:
     def nvmlDeviceGetPcieThroughput(self, gpu, counter):  # noqa: N802
         return 1000
 
+    def nvmlDeviceGetFieldValues(self, gpu, fields):  # noqa: N802
+        """The second GPU has no links."""
+        assert [scope for _, scope in fields] == [0xFFFFFFFF] * 2
+        return [
+            SimpleNamespace(nvmlReturn=3 * (gpu == "gpu1"), value=SimpleNamespace(ullVal=number))
+            for number, _ in fields
+        ]
+
     def nvmlDeviceGetComputeRunningProcesses(self, gpu):  # noqa: N802
         pid = {"gpu0": 10, "mig": 11}.get(gpu)
         return [SimpleNamespace(pid=pid, usedGpuMemory=1 << 20)] if pid else []
@@ -120,6 +129,17 @@ def test_what_a_gpu_does_not_know_is_left_out(nvml):
     sampler.sample()
     assert "hw_gpu_errors" not in text_of(sampler)
     assert "hw_gpu_energy" not in text_of(sampler)
+
+
+def test_bytes_over_nvlink_where_there_is_one(nvml):
+    """NVML counts in KiB, over all links."""
+    sampler = NvmlSampler(nvml)
+    sampler.sample()
+    text = text_of(sampler)
+    name = "hw_gpu_nvlink_io_bytes_total"
+    assert f'{name}{{direction="transmit",hw_id="GPU-aaa"}} {138 * 1024:.1f}' in text
+    assert f'{name}{{direction="receive",hw_id="GPU-aaa"}} {139 * 1024:.1f}' in text
+    assert text.count(f"{name}{{") == 2
 
 
 def test_throttling_is_told_by_reason(nvml):

@@ -168,10 +168,16 @@ def test_short_steps_get_the_figures_of_the_steps_around_them():
 
 
 def test_a_process_of_several_gpus_or_of_another_one_has_no_figures():
-    sampler = PmSampler([FakePmDevice(lambda t: t * 0.0, uuid="GPU-a")])
-    assert sampler.history_of({"gpu.uuid": "GPU-a"}) is not None
-    for uuid in ("GPU-a,GPU-b", "GPU-b", "MIG-a", ""):
-        assert sampler.history_of({"gpu.uuid": uuid}) is None
+    """Why is said once of each, where it is not that there is no such GPU."""
+    said: list[str] = []
+    sampler = PmSampler([FakePmDevice(lambda t: t * 0.0, uuid="GPU-a")], said.append)
+    assert sampler.history_of({"gpu.uuid": "GPU-a", "process.pid": 9}) is not None
+    for pid, uuid in enumerate(("GPU-a,GPU-b", "GPU-b", "MIG-a", ""), 1):
+        for _ in range(2):
+            assert sampler.history_of({"gpu.uuid": uuid, "process.pid": pid}) is None
+    assert len(said) == 2
+    assert said[0].startswith("process 1 gets no counters on its spans: it uses several GPUs")
+    assert said[1].startswith("process 3 gets no counters on its spans: it uses a MIG instance")
 
 
 def test_a_device_that_fails_is_told_once_and_left_alone():
