@@ -38,7 +38,7 @@ FAMILIES: dict[str, tuple[str, bool]] = {
 }
 #: Where there is no such link there is no such series.
 OPTIONAL = frozenset({"hw_gpu_nvlink_io_bytes"})
-#: `scopeId` of a field: all links of a GPU in sum (nvml.h at NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX).
+#: `scopeId` of a field: all links of a GPU in sum (nvml.h, NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX).
 _ALL_LINKS = 0xFFFFFFFF
 #: NVML's throttle bits that mean trouble.
 THROTTLES = {
