@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <dlfcn.h>
+#include <fstream>
 #include <map>
 #include <string>
 #include <sys/wait.h>
@@ -37,7 +38,7 @@ struct Settings {
   uint64_t take_over_at = 0; // at this step another CUPTI client takes the buffers
   uint64_t exit = 0;         // 1: _exit without any clean-up, 2: dlclose the agent, then go on
   uint64_t unique = 0;       // a range of a new name, at least so long, in each step
-  uint64_t blast = 0;        // launch this many kernels in one go before the steps
+  uint64_t blast = 0;        // launch this many kernels before the steps, as fast as CUPTI delivers
   uint64_t warm_up = 0;      // launches outside any range before the first step
   uint64_t side = 0;         // 1: a second thread launches now and then, without ranges
   uint64_t external = 0;     // 1: each step has an id of its own for other libraries' records
@@ -48,6 +49,7 @@ struct Settings {
 
 Settings g_settings;
 std::atomic<uint64_t> g_launched{0}, g_calls{0}, g_step{0};
+std::vector<uint64_t> g_sizes_kib;  // of this process, at equal distances of a blast
 
 void Parse(int argc, char** argv) {
   const std::map<std::string, uint64_t*> known = {
@@ -195,6 +197,25 @@ void Mixed() {
   for (int i = 0; i < 41; ++i) nvtxRangePop();
 }
 
+// Resident memory that is no file's, and so without the ring.
+uint64_t SizeKib() {
+  uint64_t all = 0, resident = 0, shared = 0;
+  std::ifstream("/proc/self/statm") >> all >> resident >> shared;
+  return (resident - shared) * static_cast<uint64_t>(sysconf(_SC_PAGESIZE)) / 1024;
+}
+
+// Waits for CUPTI's delivery again and again: else its heap of records, and with it the size, would
+// tell which of the threads the machine has favoured.
+void Blast() {
+  constexpr uint64_t kInOneGo = 4096, kLooks = 60;
+  const uint64_t apart = g_settings.blast / kLooks + 1;
+  for (uint64_t i = 1; i <= g_settings.blast; ++i) {
+    standin_launch(7, "blast_kernel", 0);
+    while (i % kInOneGo == 0 && Count("pending") >= kInOneGo) usleep(50);
+    if (i % apart == 0) g_sizes_kib.push_back(SizeKib());
+  }
+}
+
 void RunThreads(uint64_t first, uint64_t last) {
   std::atomic<bool> stop{false};
   std::vector<std::thread> threads;
@@ -213,7 +234,10 @@ void Report(const char* who) {
   for (const char* what : {"register", "enable", "disable", "finalize", "flush", "lost_at_edge", "subscribe",
                            "shared"})
     std::printf(", \"%s\": %llu", what, static_cast<unsigned long long>(Count(what)));
-  std::printf("}\n");
+  std::printf(", \"sizes_kib\": [");
+  for (size_t i = 0; i < g_sizes_kib.size(); ++i)
+    std::printf("%s%llu", i ? ", " : "", static_cast<unsigned long long>(g_sizes_kib[i]));
+  std::printf("]}\n");
   std::fflush(stdout);
 }
 
@@ -233,7 +257,7 @@ int main(int argc, char** argv) {
   nvtxMarkA("start");  // NVTX sets itself up at its first call, which must not be two threads'
   if (g_settings.mixed) std::thread(Mixed).join();
   for (uint64_t i = 0; i < g_settings.warm_up; ++i) standin_launch(7, "warm_up_kernel", 1000);
-  for (uint64_t i = 0; i < g_settings.blast; ++i) standin_launch(7, "blast_kernel", 0);
+  Blast();
   if (g_settings.fork_at != 0) {
     RunThreads(0, g_settings.fork_at);
     const pid_t child = fork();

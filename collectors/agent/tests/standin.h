@@ -5,7 +5,8 @@
 #include <cstdint>
 
 struct StandinWork {
-  enum Kind { kKernel, kMemcpy, kMemset } kind;
+  // kGraph: a graph's launch as a whole, told after its nodes.
+  enum Kind { kKernel, kMemcpy, kMemset, kGraph } kind;
   const char* name;  // of a kernel
   uint32_t device, context, stream, correlation_id, graph_id;
   uint64_t graph_node_id, start_ns, end_ns, bytes;
@@ -30,6 +31,8 @@ extern "C" {
 void standin_watch(const StandinHooks* hooks);
 // Makes a context on a device current on this thread; its number, from 1.
 uint32_t standin_context(uint32_t device);
+// Whether any thread has made one.
+bool standin_has_context();
 void standin_launch(uint32_t stream, const char* name, uint64_t duration_ns);
 void standin_memcpy(uint32_t stream, uint64_t bytes, uint64_t duration_ns);
 // Whether all work has ended.

@@ -26,17 +26,22 @@ std::mutex g_mutex;
 std::map<std::pair<uint32_t, uint32_t>, uint64_t> g_stream_ends;  // by context and stream
 std::vector<uint32_t> g_graph_nodes;
 std::atomic<uint64_t> g_last_end{0};
-std::atomic<uint32_t> g_correlation{0}, g_contexts{0};
+std::atomic<uint32_t> g_correlation{0};
 std::atomic<const StandinHooks*> g_hooks{nullptr};
 constexpr uint64_t kLatelyNs = 50'000'000;
 std::map<uint32_t, uint64_t> g_callers;  // thread: its last call
 std::timed_mutex g_stream_lock, g_device_lock;
-std::atomic<bool> g_detaching{false}, g_initialised{false};
+std::atomic<bool> g_detaching{false}, g_initialised{false}, g_has_context{false};
 thread_local uint32_t t_context = 0, t_device = 0;
 
 uint32_t ThreadId() { return static_cast<uint32_t>(syscall(SYS_gettid)); }
 
-void Run(StandinWork work, uint64_t duration_ns) {
+void Tell(const StandinWork& work) {
+  if (const StandinHooks* hooks = g_hooks.load()) hooks->work(work);
+}
+
+// The work with its place and times.
+StandinWork Run(StandinWork work, uint64_t duration_ns) {
   {
     std::lock_guard<std::mutex> lock(g_mutex);
     uint64_t& end = g_stream_ends[{t_context, work.stream}];
@@ -46,7 +51,8 @@ void Run(StandinWork work, uint64_t duration_ns) {
   }
   work.context = t_context;
   work.device = t_device;
-  if (const StandinHooks* hooks = g_hooks.load()) hooks->work(work);
+  Tell(work);
+  return work;
 }
 
 template <typename Body>
@@ -140,9 +146,11 @@ uint32_t standin_context(uint32_t device) {
   t_device = device;
   // One primary context a device, as the runtime has it.
   t_context = device + 1;
-  g_initialised = true;
+  g_initialised = g_has_context = true;
   return t_context;
 }
+
+bool standin_has_context() { return g_has_context; }
 
 void standin_launch(uint32_t stream, const char* name, uint64_t duration_ns) {
   Single(StandinCall::kLaunch, StandinWork::kKernel, stream, name, 0, duration_ns);
@@ -175,6 +183,7 @@ void standin_graph_launch(uint32_t graph, uint32_t stream, uint64_t node_ns) {
   }
   Call(StandinCall::kGraphLaunch, [=](uint32_t correlation_id) {
     TakeBoth(&g_stream_lock, &g_device_lock);
+    StandinWork whole{};
     for (uint32_t node = 0; node < nodes; ++node) {
       StandinWork work{};
       work.name = "graph_kernel";
@@ -182,8 +191,12 @@ void standin_graph_launch(uint32_t graph, uint32_t stream, uint64_t node_ns) {
       work.correlation_id = correlation_id;
       work.graph_id = graph;
       work.graph_node_id = static_cast<uint64_t>(graph) << 32 | node;
-      Run(work, node_ns);
+      const StandinWork ran = Run(work, node_ns);
+      if (node == 0) whole = ran;
+      whole.end_ns = ran.end_ns;
     }
+    whole.kind = StandinWork::kGraph;
+    if (nodes != 0) Tell(whole);
     return 0u;
   });
 }

@@ -3,10 +3,12 @@
 // detaching with work in flight, or after an attach with work in flight, or after copies were
 // recorded, or while another thread makes a call, ends the process; so does graph trace after a
 // graph exists, and switching single calls' records while other threads make calls; work still
-// running when its activity goes off leaves no record. Faults on request:
-//   STANDIN_REFUSE=register|kernels|subscribe   another profiler, MPS
+// running when its activity goes off leaves no record; with graph trace a graph's launch leaves one
+// record, and its nodes none. It refuses HES, as on the H200. Faults on request:
+//   STANDIN_REFUSE=register|kernels|subscribe|"graph trace"   another profiler, MPS
 //   STANDIN_ZERO_EVERY, STANDIN_INVERT_EVERY, STANDIN_DROP_EVERY=N   every Nth kernel
 //   STANDIN_ROOM=N                         no kernel after so many since the attach, without copies
+//   STANDIN_HW_TRACE=1                     HES is there, before a context
 //   STANDIN_REPLAY=FILE                    records to deliver at the first flush (replay.h)
 #include <algorithm>
 #include <atomic>
@@ -42,6 +44,7 @@ union Record {
   CUpti_ActivityOverhead3 overhead;
   CUpti_ActivityExternalCorrelation external;
   CUpti_ActivityCudaEvent2 event;
+  CUpti_ActivityGraphTrace2 graph;
 };
 
 struct Pending {
@@ -65,6 +68,7 @@ size_t SizeOf(CUpti_ActivityKind kind) {
     case CUPTI_ACTIVITY_KIND_OVERHEAD:
       return Version() < 22 ? sizeof(CUpti_ActivityOverhead) : sizeof(CUpti_ActivityOverhead3);
     case CUPTI_ACTIVITY_KIND_CUDA_EVENT: return sizeof(CUpti_ActivityCudaEvent2);
+    case CUPTI_ACTIVITY_KIND_GRAPH_TRACE: return sizeof(CUpti_ActivityGraphTrace2);
     case CUPTI_ACTIVITY_KIND_EXTERNAL_CORRELATION: return sizeof(CUpti_ActivityExternalCorrelation);
     default: return sizeof(CUpti_ActivityAPI);
   }
@@ -139,14 +143,33 @@ Record KernelRecord(const StandinWork& work) {
   return record;
 }
 
+Record GraphRecord(const StandinWork& work) {
+  Record record{};
+  auto& out = record.graph;
+  out.kind = CUPTI_ACTIVITY_KIND_GRAPH_TRACE;
+  out.start = work.start_ns;
+  out.end = work.end_ns;
+  out.deviceId = out.endDeviceId = work.device;
+  out.contextId = out.endContextId = work.context;
+  out.streamId = work.stream;
+  out.correlationId = work.correlation_id;
+  out.graphId = work.graph_id;
+  return record;
+}
+
 void SeeWork(const StandinWork& work) {
   Cupti& c = C();
   static const uint64_t zero = Number("STANDIN_ZERO_EVERY"), invert = Number("STANDIN_INVERT_EVERY"),
                         drop = Number("STANDIN_DROP_EVERY"), room = Number("STANDIN_ROOM");
   std::lock_guard<std::mutex> lock(c.mutex);
+  const bool graphs = c.kinds.count(CUPTI_ACTIVITY_KIND_GRAPH_TRACE) != 0;
   Record record{};
-  if (work.kind == StandinWork::kKernel) {
+  if (work.kind == StandinWork::kGraph) {
+    if (!graphs) return;
+    record = GraphRecord(work);
+  } else if (work.kind == StandinWork::kKernel) {
     if (c.kinds.count(CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL) == 0) return;
+    if (graphs && work.graph_id != 0) return;
     if (room && c.kinds.count(CUPTI_ACTIVITY_KIND_MEMCPY) == 0 && c.since_attach++ >= room) return;
     record = KernelRecord(work);
     const uint64_t number = ++c.kernels;
@@ -422,6 +445,7 @@ extern "C" {
 
 uint64_t standin_cupti_count(const char* what) {
   std::lock_guard<std::mutex> lock(C().mutex);
+  if (std::strcmp(what, "pending") == 0) return C().pending.size();
   return C().counts[what];
 }
 
@@ -504,6 +528,8 @@ CUptiResult cuptiActivityEnable(CUpti_ActivityKind kind) {
   std::lock_guard<std::mutex> lock(c.mutex);
   if (Refuses("kernels") && kind == CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL)
     return CUPTI_ERROR_NOT_COMPATIBLE;
+  if (Refuses("graph trace") && kind == CUPTI_ACTIVITY_KIND_GRAPH_TRACE)
+    return CUPTI_ERROR_NOT_COMPATIBLE;
   if (kind == CUPTI_ACTIVITY_KIND_GRAPH_TRACE && standin_graphs() != 0)
     Die("graph trace after a graph was instantiated");
   if (kind == CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL) ++c.counts["enable"];
@@ -541,7 +567,10 @@ CUptiResult cuptiActivityEnableRuntimeApi(CUpti_CallbackId id, uint8_t enable) {
 
 CUptiResult cuptiActivityEnableDriverApi(CUpti_CallbackId, uint8_t) { return CUPTI_SUCCESS; }
 
-CUptiResult cuptiActivityEnableHWTrace(uint8_t) { return CUPTI_ERROR_NOT_SUPPORTED; }
+CUptiResult cuptiActivityEnableHWTrace(uint8_t enable) {
+  const bool early = enable && !standin_has_context();
+  return early && Number("STANDIN_HW_TRACE") ? CUPTI_SUCCESS : CUPTI_ERROR_NOT_SUPPORTED;
+}
 
 CUptiResult cuptiActivityFlushAll(uint32_t flag) {
   Cupti& c = C();

@@ -32,6 +32,7 @@ LAYOUTS = {
     4: ("memcpy", _layout("start end bytes node", MEMORY_WORDS)),
     5: ("memset", _layout("start end bytes node", MEMORY_WORDS)),
     7: ("api", _layout("start end", "thread correlation call domain result window")),
+    8: ("graph", _layout("start end", "device context stream correlation graph window")),
     10: (
         "range",
         _layout("start end id parent payload", "thread name domain category payload_type depth"),
@@ -171,6 +172,7 @@ class RingReader:
         longs = ["steps", "steps_covered", "windows", "cost_ppm", "records", "buffers"]
         state = {n: self._word(1, i, 4) for i, n in enumerate(words)}
         state |= {n: self._word(1, 2 + i, 8) for i, n in enumerate(longs)}
+        state |= {"hw_trace": self._word(1, 58, 4), "graph_trace": self._word(1, 59, 4)}
         return state | {"detaches": self._word(1, 28, 8)}
 
     def reason(self) -> str:
