@@ -313,8 +313,8 @@ bool Attachment::SameThreads() const {
 }
 
 bool Attachment::CanDetach() {
-  return WantedDetach() != Detach::kNever && attached() && !graph_trace_ && !copied_ever_ &&
-         !finalize_failed_ && cupti_.Finalize != nullptr && IdleAtAttach();
+  return WantedDetach() != Detach::kNever && attached() && !shared_ && !graph_trace_ &&
+         !copied_ever_ && !finalize_failed_ && cupti_.Finalize != nullptr && IdleAtAttach();
 }
 
 // A graph's launch takes a place for each of its nodes in CUPTI's buffers on the device, of copies too.
