@@ -136,6 +136,7 @@ Attachment::Enabled Attachment::Attach(Moment moment, uint32_t thread_id, bool w
   const uint64_t began_ns = SteadyNs();
   std::lock_guard<std::mutex> lock(calls_);
   shared_ = false;
+  graph_trace_ = moment == Moment::kCudaInit && config_.graph_trace;
   if (WantedDetach() == Detach::kNever || (at_step && !idle)) ShareBuffers();
   if (activity_->Register() != CUPTI_SUCCESS) {
     *error = "cuptiActivityRegisterCallbacks failed: is another profiler attached?";
@@ -176,9 +177,9 @@ void Attachment::BeforeFirstContext() {
                     cupti_.ActivityEnableHWTrace(1) == CUPTI_SUCCESS;
     state.hw_trace.store(static_cast<uint32_t>(on ? HwTrace::kOn : HwTrace::kRefused));
   }
-  if (config_.graph_trace) {
-    graph_trace_ = cupti_.ActivityEnable(CUPTI_ACTIVITY_KIND_GRAPH_TRACE) == CUPTI_SUCCESS;
-    state.graph_trace.store(graph_trace_ ? 1 : 0);
+  if (graph_trace_) {
+    const bool on = cupti_.ActivityEnable(CUPTI_ACTIVITY_KIND_GRAPH_TRACE) == CUPTI_SUCCESS;
+    state.graph_trace.store(on ? 1 : 0);
   }
 }
 
@@ -253,7 +254,9 @@ std::vector<uint32_t> Attachment::OtherLaunchers(uint32_t thread_id) {
   return others;
 }
 
+// Graph trace could not be had again, so with it CUPTI stays, and is from the start as where it must.
 Detach Attachment::WantedDetach() const {
+  if (graph_trace_) return Detach::kNever;
   return static_cast<Detach>(ring_->header()->control.detach.load(std::memory_order_relaxed));
 }
 
@@ -313,8 +316,8 @@ bool Attachment::SameThreads() const {
 }
 
 bool Attachment::CanDetach() {
-  return WantedDetach() != Detach::kNever && attached() && !shared_ && !graph_trace_ &&
-         !copied_ever_ && !finalize_failed_ && cupti_.Finalize != nullptr && IdleAtAttach();
+  return WantedDetach() != Detach::kNever && attached() && !shared_ && !copied_ever_ &&
+         !finalize_failed_ && cupti_.Finalize != nullptr && IdleAtAttach();
 }
 
 // A graph's launch takes a place for each of its nodes in CUPTI's buffers on the device, of copies too.

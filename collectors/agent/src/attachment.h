@@ -65,6 +65,8 @@ class Attachment {
   // Whether detaching at the end of this step is worth a wait for the device: if so, all other
   // threads that launch are held from now on. `whole_steps`: of the window that ends.
   bool MayDetach(uint32_t thread_id, uint64_t whole_steps);
+  // Never, where something but the user's wish forbids it from the start.
+  Detach WantedDetach() const;
   // Threads that the last `Enable` or `MayDetach` kept waiting.
   size_t held_threads() const { return held_.size(); }
   // Waits until the current context is idle. False where that is not certain.
@@ -98,7 +100,6 @@ class Attachment {
   bool SameThreads() const;
   void SayWhyNot(const char* reason);
   bool CanDetach();
-  Detach WantedDetach() const;
 
   const Config& config_;
   Ring* ring_;
@@ -117,7 +118,7 @@ class Attachment {
   std::vector<uint32_t> held_;
   uint32_t failed_holds_ = 0;  // in a row
   uint32_t skipped_holds_ = 0;  // how many more are not tried
-  bool graph_trace_ = false;
+  bool graph_trace_ = false;  // asked for in cuInit, even if refused: buffers are shared by then
   std::vector<CUpti_ActivityKind> enabled_;
   uint64_t records_before_ = 0;  // when the activities went on
   uint64_t renewed_at_ = 0;      // kernels then

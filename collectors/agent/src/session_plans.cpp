@@ -54,9 +54,7 @@ bool Session::DueByItself(uint64_t now_ns) {
 // Beside threads that launch CUPTI would stay attached, which costs more than the budget. So, unless
 // asked for, no window opens by itself where it cannot be closed by a detach.
 bool Session::Allowed(const Plan& plan, uint32_t thread_id) {
-  const auto detach = static_cast<Detach>(
-      ring_->header()->control.detach.load(std::memory_order_relaxed));
-  if (!ByItself(plan.reason) || detach != Detach::kWhenProven ||
+  if (!ByItself(plan.reason) || attachment_.WantedDetach() != Detach::kWhenProven ||
       !attachment_.OthersLaunch(thread_id))
     return true;
   if (!said_many_)
