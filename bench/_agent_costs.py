@@ -39,9 +39,8 @@ def _tail(rounds: list[I64]) -> float:
     return float(np.percentile(np.concatenate(rounds), 99))
 
 
-def tail_cost(worker: Worker, base: Worker, workload: str) -> tuple[float, list[float]]:
+def tail_cost(mine: list[I64], theirs: list[I64]) -> tuple[float, list[float]]:
     """Per cent more in the p99 of all steps, with its interval over rounds."""
-    mine, theirs = ([turn.ns for turn in w.turns[workload]] for w in (worker, base))
     random, count = np.random.default_rng(7), len(mine)
     found = []
     for _ in range(200):
@@ -49,6 +48,11 @@ def tail_cost(worker: Worker, base: Worker, workload: str) -> tuple[float, list[
         found.append(_tail([mine[i] for i in draw]) / _tail([theirs[i] for i in draw]) - 1)
     edges = [round(float(edge) * 100, 3) for edge in np.percentile(found, [2.5, 97.5])]
     return (_tail(mine) / _tail(theirs) - 1) * 100, edges
+
+
+def step_times(worker: Worker, workload: str) -> list[I64]:
+    """Step times in ns, by round."""
+    return [turn.ns for turn in worker.turns[workload]]
 
 
 def _cpu_a_step(turns: list[Turn]) -> float:
@@ -74,7 +78,7 @@ def report_costs(workers: list[Worker], workload: str) -> None:
         emit(f"agent.throughput_cost_pct.{name}.{workload}", float(rounds.mean()), "%",
              GOALS.get(name), interval=interval(rounds), median=round(float(np.median(rounds)), 3),
              median_interval=interval(rounds, np.median), rounds=len(rounds))  # fmt: skip
-        tail, edges = tail_cost(worker, base, workload)
+        tail, edges = tail_cost(step_times(worker, workload), step_times(base, workload))
         emit(f"agent.p99_cost_pct.{name}.{workload}", tail, "%", P99_GOALS.get(name),
              interval=edges)  # fmt: skip
         pairs = zip(worker.turns[workload], base.turns[workload], strict=True)

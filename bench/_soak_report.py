@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from bench import _soak_judge as judging
-from bench._agent_costs import interval
+from bench._agent_costs import interval, tail_cost
 from bench._report import emit
 from bench._soak_memory import over_time, rounds_slope
 from bench._soak_processes import Process, Watch
@@ -154,11 +154,11 @@ class Report:
             rounds = min(len(picked[level]), len(picked["ranges"]))
             pairs = zip(picked[level][:rounds], picked["ranges"][:rounds], strict=True)
             costs = np.array([(mine.mean() / base.mean() - 1) * 100 for mine, base in pairs])
-            tails = [float(np.percentile(whole[w], 99)) for w in (level, "ranges")]
+            tail, edges = tail_cost(picked[level][:rounds], picked["ranges"][:rounds])
             self.say(f"soak_cost_pct.{level}", float(costs.mean()), "%", goals[0],
                      interval=interval(costs), rounds=rounds)  # fmt: skip
-            self.say(f"soak_p99_cost_pct.{level}", (tails[0] / tails[1] - 1) * 100, "%",
-                     goals[1])  # fmt: skip
+            self.say(f"soak_p99_cost_pct.{level}", tail, "%", goals[1],
+                     interval=edges)  # fmt: skip
 
     def told_cost(self) -> None:
         """What the agent itself says that windows cost."""
